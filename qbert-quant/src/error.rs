@@ -1,0 +1,323 @@
+//! Everything that can be wrong with what callers hand to this crate.
+//!
+//! The message of an error says what is wrong and where; [`Error::hint`] says what to do about it, for a
+//! command line to print on a line of its own.
+
+use thiserror::Error as ThisError;
+
+/// What is wrong, with the names and numbers that show where.
+#[derive(Debug, Clone, PartialEq, ThisError)]
+#[non_exhaustive]
+pub enum Error {
+    /// A number of bits that no code has.
+    #[error("{found} is no bit width")]
+    BitWidth {
+        /// The number given.
+        found: i64,
+    },
+    /// A text that names no range method.
+    #[error("{text:?} is no range method")]
+    RangeMethod {
+        /// The text given.
+        text: String,
+    },
+    /// A range whose ends are not finite, too large or in the wrong order.
+    #[error("[{low}, {high}] is no quantization range")]
+    Range {
+        /// The lower end given.
+        low: f32,
+        /// The upper end given.
+        high: f32,
+    },
+    /// A quantizer whose offset or step cannot be used.
+    #[error("offset {low} with step {step} is no quantizer")]
+    Affine {
+        /// The value of code 0.
+        low: f32,
+        /// The distance between adjacent values.
+        step: f32,
+    },
+    /// There is nothing to take a range of.
+    #[error("no values to quantize")]
+    NoValues,
+    /// A value that is NaN, infinite, or (where a range is taken) larger than any range may be.
+    #[error("value {value} at index {index} cannot be quantized")]
+    BadValue {
+        /// Where the value is in the slice given.
+        index: usize,
+        /// The value.
+        value: f32,
+    },
+    /// A text that says no grouping.
+    #[error("{text:?} is no number of groups")]
+    GroupSpec {
+        /// The text given.
+        text: String,
+    },
+    /// Zero groups.
+    #[error("0 groups: at least 1 is needed")]
+    ZeroGroups,
+    /// More groups than output neurons.
+    #[error("{groups} groups for {neurons} output neurons: some would be empty")]
+    TooManyGroups {
+        /// The number of groups asked for.
+        groups: usize,
+        /// The number of output neurons there are.
+        neurons: usize,
+    },
+    /// A matrix with no elements or with more than can be counted.
+    #[error("a matrix of {rows} rows and {cols} columns cannot be quantized")]
+    Shape {
+        /// Rows.
+        rows: usize,
+        /// Columns.
+        cols: usize,
+    },
+    /// A slice of the wrong length.
+    #[error("{what}: {expected} elements expected, {found} found")]
+    Length {
+        /// What the slice holds.
+        what: &'static str,
+        /// How many elements it must have.
+        expected: usize,
+        /// How many it has.
+        found: usize,
+    },
+    /// A span of rows that the matrix does not have.
+    #[error("rows {start}..{end} of a matrix of {rows} rows")]
+    Rows {
+        /// First row.
+        start: usize,
+        /// One past the last row.
+        end: usize,
+        /// Rows there are.
+        rows: usize,
+    },
+    /// A code that needs more bits than there are.
+    #[error("code {code} at index {index} does not fit in {bits} bits")]
+    Code {
+        /// Where the code is.
+        index: usize,
+        /// The code.
+        code: u8,
+        /// The width it should fit.
+        bits: u8,
+    },
+    /// Packed bytes whose unused last bits are not zero.
+    #[error("packed codes: the unused high bits of the last byte ({byte:#010b}) are not zero")]
+    Padding {
+        /// The last byte.
+        byte: u8,
+    },
+    /// A name that is no site.
+    #[error("{text:?} is no site of the model")]
+    UnknownSite {
+        /// The name given.
+        text: String,
+        /// The right name most like it.
+        nearest: Option<String>,
+    },
+    /// A name that is no published plan.
+    #[error("{text:?} is no preset")]
+    UnknownPreset {
+        /// The name given.
+        text: String,
+        /// The right name most like it.
+        nearest: Option<String>,
+    },
+    /// A published plan asked for a model of another depth.
+    #[error("preset {preset:?} is for {expected} encoder layers, the model has {found}")]
+    PresetLayers {
+        /// The preset.
+        preset: &'static str,
+        /// The layers the preset is for.
+        expected: usize,
+        /// The layers the model has.
+        found: usize,
+    },
+    /// A plan used with a model of another depth.
+    #[error("the plan is for {plan} encoder layers, the model has {model}")]
+    PlanLayers {
+        /// Layers of the plan.
+        plan: usize,
+        /// Layers of the model.
+        model: usize,
+    },
+    /// A part of the model that cannot be quantized as planned.
+    #[error("{site}: {source}")]
+    AtSite {
+        /// Which part.
+        site: crate::site::Site,
+        /// What is wrong with it.
+        source: Box<Error>,
+    },
+    /// A layer that the plan does not have.
+    #[error("the plan has no layer {layer}: its {layers} layers are numbered from 0")]
+    NoSuchLayer {
+        /// The layer asked for.
+        layer: usize,
+        /// The layers there are.
+        layers: usize,
+    },
+    /// Something wrong at a line of a plan's text.
+    #[error("{file}:{line}: {problem}")]
+    Plan {
+        /// The name of the text, as given to the parser; usually a path.
+        file: String,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong there.
+        problem: PlanProblem,
+    },
+}
+
+/// What is wrong at one place of a plan's text.
+#[derive(Debug, Clone, PartialEq, ThisError)]
+#[non_exhaustive]
+pub enum PlanProblem {
+    /// The text is not TOML.
+    #[error("not valid TOML: {message}")]
+    NotToml {
+        /// The parser's words.
+        message: String,
+    },
+    /// A version this crate does not read.
+    #[error("version {found} of the plan format is not known")]
+    Version {
+        /// The version given.
+        found: String,
+    },
+    /// A key that must be there.
+    #[error("{key} is missing in {table}")]
+    MissingKey {
+        /// The key.
+        key: String,
+        /// The table it belongs to.
+        table: String,
+    },
+    /// Sites that the plan does not name.
+    #[error("missing {}: {}", if sites.len() == 1 { "site" } else { "sites" }, sites.join(", "))]
+    MissingSites {
+        /// Their names.
+        sites: Vec<String>,
+    },
+    /// A key that means nothing there.
+    #[error("unknown key {key:?} in {table}")]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// The table it is in.
+        table: String,
+        /// The right key most like it.
+        nearest: Option<String>,
+    },
+    /// A key that is there twice.
+    #[error("{key} is there twice")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+    },
+    /// A layer that is not numbered.
+    #[error("layer.{text}: {text:?} is no layer's number")]
+    LayerNumber {
+        /// What stands for the number.
+        text: String,
+    },
+    /// A layer that is missing between others.
+    #[error("layer.{missing} is missing, though layer.{found} is there")]
+    LayerGap {
+        /// The first number that is missing.
+        missing: usize,
+        /// The layer found instead.
+        found: usize,
+    },
+    /// A value of the wrong kind.
+    #[error("{key} must be {expected}, not {found}")]
+    WrongType {
+        /// The key.
+        key: String,
+        /// What it must be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// A value of the right kind that does not do.
+    #[error("{key}: {reason}")]
+    Value {
+        /// The key.
+        key: String,
+        /// Why it does not do.
+        #[source]
+        reason: Box<Error>,
+    },
+}
+
+impl Error {
+    /// What to do about it, where that can be said.
+    pub fn hint(&self) -> Option<String> {
+        let text = match self {
+            Self::BitWidth { .. } => "use 1 to 8 bits, or 32 to leave the values in f32".to_owned(),
+            Self::RangeMethod { .. } => {
+                "use \"min-max\", \"mse\" or \"percentile:P\" with 0 < P <= 100, such as \"percentile:99.9\"".to_owned()
+            }
+            Self::Range { .. } => "both ends must be finite, at most 8.5e37 in size, and low <= high".to_owned(),
+            Self::Affine { .. } => "the offset must be finite, the step finite and not negative".to_owned(),
+            Self::BadValue { .. } => {
+                "the tensor holds NaN, infinity or absurdly large values: check the checkpoint or the training run"
+                    .to_owned()
+            }
+            Self::GroupSpec { .. } | Self::ZeroGroups => {
+                "use a number of groups from 1 up, \"head\" or \"neuron\"".to_owned()
+            }
+            Self::TooManyGroups { neurons, .. } => {
+                format!("use at most {neurons} groups, or \"neuron\" for one group per output neuron")
+            }
+            Self::UnknownSite { nearest, .. } => did_you_mean(nearest.as_deref())
+                .unwrap_or_else(|| "sites are named like layer.0.query or embedding.word".to_owned()),
+            Self::UnknownPreset { nearest, .. } => did_you_mean(nearest.as_deref()).unwrap_or_else(|| {
+                "presets are named task-widths, with task sst2, mnli, conll03 or squad and widths 2-3 or 2-4".to_owned()
+            }),
+            Self::PresetLayers { .. } => {
+                "the paper publishes plans for BERT-base only: make a plan for this model instead".to_owned()
+            }
+            Self::PlanLayers { model, .. } => format!("use a plan with layer.0 to layer.{}", model.saturating_sub(1)),
+            Self::Padding { .. } | Self::Code { .. } => {
+                "the codes are damaged, or were packed with another width".to_owned()
+            }
+            Self::Plan { problem, .. } => return problem.hint(),
+            Self::AtSite { source, .. } => return source.hint(),
+            Self::NoValues
+            | Self::Shape { .. }
+            | Self::Length { .. }
+            | Self::Rows { .. }
+            | Self::NoSuchLayer { .. } => {
+                return None;
+            }
+        };
+        Some(text)
+    }
+}
+
+impl PlanProblem {
+    /// What to do about it, where that can be said.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NotToml { .. } => Some("the file must be a plan as the plan command writes it".to_owned()),
+            Self::Version { .. } => Some("this program reads plans with version = 1".to_owned()),
+            Self::MissingKey { key, .. } if key.starts_with('[') => Some(format!("add a section {key}")),
+            Self::MissingKey { key, .. } => Some(format!("add {key} = …")),
+            Self::DuplicateKey { .. } => Some("keep one of the two".to_owned()),
+            Self::MissingSites { .. } => Some("every site must be named; write 32 to leave one unquantized".to_owned()),
+            Self::UnknownKey { nearest, .. } => did_you_mean(nearest.as_deref()),
+            Self::LayerGap { .. } | Self::LayerNumber { .. } => {
+                Some("layers are numbered 0, 1, 2, … without gaps".to_owned())
+            }
+            Self::WrongType { .. } => None,
+            Self::Value { reason, .. } => reason.hint(),
+        }
+    }
+}
+
+fn did_you_mean(nearest: Option<&str>) -> Option<String> {
+    nearest.map(|name| format!("did you mean {name:?}?"))
+}

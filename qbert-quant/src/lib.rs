@@ -1,0 +1,46 @@
+//! The arithmetic of the Q-BERT paper: widths, ranges, groups, codes, bit packing, sizes and the bit plan.
+//!
+//! Training with fake quantization, packed files and integer kernels all stand on this crate, so every
+//! rounding is specified where it happens. It knows nothing of files on disk, of the tensor names of a
+//! checkpoint, or of threads: functions take slices and return values, and whoever calls may split the
+//! work by groups or by rows.
+//!
+//! The way through it:
+//!
+//! | question | module | paper |
+//! |---|---|---|
+//! | how many bits? | [`bits`] | Tab. 1 |
+//! | which weights share a range? | [`groups`] | §3.3 |
+//! | which sub-interval of \[min, max\]? | [`range`] | App. A |
+//! | which code, which value, which gradient? | [`quantizer`], [`matrix`] | App. A, §3.1 |
+//! | how are codes laid out in bytes? | [`pack`] | – |
+//! | what is each part of the model called? | [`site`] | §3 |
+//! | what is quantized how? | [`plan`], [`preset`] | §3.2, Tab. 6, 7 |
+//! | how large is the result? | [`size`] | Tab. 1, 5 |
+
+pub mod bits;
+mod error;
+pub mod groups;
+pub mod matrix;
+mod nearest;
+pub mod pack;
+pub mod plan;
+pub mod preset;
+pub mod quantized;
+pub mod quantizer;
+pub mod range;
+pub mod site;
+pub mod size;
+
+pub use bits::{BitWidth, Precision};
+pub use error::{Error, PlanProblem};
+pub use groups::{GroupSpec, Groups};
+pub use matrix::{Axis, Layout, QuantParams};
+pub use nearest::nearest;
+pub use plan::{ActivationPlan, EmbeddingPlan, LayerPlan, Plan, SitePlan};
+pub use preset::Preset;
+pub use quantized::{QuantizedMatrix, RowParams};
+pub use quantizer::Affine;
+pub use range::{Percent, Range, RangeMethod, Scratch};
+pub use site::{Embedding, Matrix, Site};
+pub use size::{FileSize, ModelShape, PaperSize, SitedTensor, TransformerDimensions};

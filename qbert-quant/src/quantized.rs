@@ -1,0 +1,152 @@
+//! A quantized matrix as it is stored: codes, and one offset and step per group.
+//!
+//! This is what packed files, exports and integer kernels read. For training use
+//! [`QuantParams::fake_quantize`], which gives the same values without storing codes.
+
+use crate::bits::BitWidth;
+use crate::error::Error;
+use crate::matrix::{Axis, Layout, QuantParams};
+use crate::pack;
+use crate::quantizer::Affine;
+use crate::range::check_length;
+use std::ops;
+
+/// The codes of a matrix, one byte each, with the quantizers of its groups.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuantizedMatrix {
+    layout: Layout,
+    bits: BitWidth,
+    affines: Vec<Affine>,
+    codes: Vec<u8>,
+}
+
+/// What an integer kernel or an export needs to know of one output neuron:
+/// `value = step · code + low` for its codes, and the sum of the codes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RowParams {
+    /// The offset `q0` of the neuron's group.
+    pub low: f32,
+    /// The step `Δ` of the neuron's group.
+    pub step: f32,
+    /// `Σ wI`, the sum of the neuron's codes.
+    pub code_sum: u32,
+}
+
+impl QuantizedMatrix {
+    /// Quantizes a whole matrix.
+    ///
+    /// # Errors
+    /// As [`QuantParams::quantize_rows`].
+    pub fn quantize(values: &[f32], params: &QuantParams) -> Result<Self, Error> {
+        let layout = params.layout();
+        let mut codes = vec![0; layout.elements()];
+        params.quantize_rows(0..layout.rows(), values, &mut codes)?;
+        Ok(Self { layout, bits: params.bits(), affines: params.affines().to_vec(), codes })
+    }
+
+    /// Puts a matrix together from stored parts.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when the numbers of quantizers or codes do not fit the layout,
+    /// [`Error::Code`] for a code that is too large, [`Error::BitWidth`] when a quantizer has another
+    /// width.
+    pub fn from_parts(layout: Layout, bits: BitWidth, affines: Vec<Affine>, codes: Vec<u8>) -> Result<Self, Error> {
+        check_length("quantizers", layout.groups().count(), affines.len())?;
+        check_length("codes", layout.elements(), codes.len())?;
+        pack::check_codes(&codes, bits)?;
+        if let Some(other) = affines.iter().find(|affine| affine.bits() != bits) {
+            return Err(Error::BitWidth { found: i64::from(other.bits().get()) });
+        }
+        Ok(Self { layout, bits, affines, codes })
+    }
+
+    /// Puts a matrix together from stored parts with packed codes ([`crate::pack`]).
+    ///
+    /// # Errors
+    /// As [`pack::unpack`] and [`QuantizedMatrix::from_parts`].
+    pub fn from_packed(layout: Layout, bits: BitWidth, affines: Vec<Affine>, packed: &[u8]) -> Result<Self, Error> {
+        let codes = pack::unpack(packed, layout.elements(), bits)?;
+        Self::from_parts(layout, bits, affines, codes)
+    }
+
+    /// The codes, packed.
+    ///
+    /// # Errors
+    /// As [`pack::pack`]; not for a matrix made by this type.
+    pub fn packed_codes(&self) -> Result<Vec<u8>, Error> {
+        pack::pack(&self.codes, self.bits)
+    }
+
+    /// The shape and grouping.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The width of the codes.
+    pub fn bits(&self) -> BitWidth {
+        self.bits
+    }
+
+    /// The quantizer of each group.
+    pub fn affines(&self) -> &[Affine] {
+        &self.affines
+    }
+
+    /// The codes, row-major, one byte each.
+    pub fn codes(&self) -> &[u8] {
+        &self.codes
+    }
+
+    /// The values of the whole matrix.
+    pub fn dequantize(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.layout.elements()];
+        self.write_rows(0..self.layout.rows(), &mut values);
+        values
+    }
+
+    /// Writes the values of some rows into `output`, which holds these rows and nothing else. With
+    /// [`Axis::Columns`] a span of one row is an embedding lookup.
+    ///
+    /// # Errors
+    /// [`Error::Rows`] when there are no such rows, [`Error::Length`] when `output` does not fit them.
+    pub fn dequantize_rows(&self, rows: ops::Range<usize>, output: &mut [f32]) -> Result<(), Error> {
+        self.layout.check_rows("output", &rows, output.len())?;
+        self.write_rows(rows, output);
+        Ok(())
+    }
+
+    fn write_rows(&self, rows: ops::Range<usize>, output: &mut [f32]) {
+        let (cols, groups) = (self.layout.cols(), self.layout.groups());
+        let codes = self.codes[rows.start * cols..rows.end * cols].chunks_exact(cols);
+        for (row, (codes, values)) in rows.zip(codes.zip(output.chunks_exact_mut(cols))) {
+            let write = |affine: &Affine, span: ops::Range<usize>, values: &mut [f32]| {
+                for (value, &code) in values[span.clone()].iter_mut().zip(&codes[span]) {
+                    *value = affine.value(code);
+                }
+            };
+            match self.layout.axis() {
+                Axis::Rows => write(&self.affines[groups.group_of(row)], 0..cols, values),
+                Axis::Columns => {
+                    for (affine, span) in self.affines.iter().zip(groups.iter()) {
+                        write(affine, span, values);
+                    }
+                }
+            }
+        }
+    }
+
+    /// One entry per output neuron, in order: per row with [`Axis::Rows`], per column with
+    /// [`Axis::Columns`].
+    pub fn row_params(&self) -> Vec<RowParams> {
+        let mut sums = vec![0_u32; self.layout.groups().neurons()];
+        for (row, codes) in self.codes.chunks_exact(self.layout.cols()).enumerate() {
+            match self.layout.axis() {
+                Axis::Rows => sums[row] = codes.iter().map(|&code| u32::from(code)).sum(),
+                Axis::Columns => sums.iter_mut().zip(codes).for_each(|(sum, &code)| *sum += u32::from(code)),
+            }
+        }
+        let groups = self.affines.iter().zip(self.layout.groups().iter());
+        let per_neuron = groups.flat_map(|(affine, span)| span.map(|_| (affine.low(), affine.step())));
+        per_neuron.zip(sums).map(|((low, step), code_sum)| RowParams { low, step, code_sum }).collect()
+    }
+}
