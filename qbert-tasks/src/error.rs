@@ -1,0 +1,385 @@
+//! Everything that can be wrong with the data, labels, tokenizer files and sizes handed to this crate.
+//!
+//! `Display` says what is wrong and where (file, line, question id); [`Error::hint`] says what to do about it and is
+//! printed by the command line on a line of its own. Nothing here is for faults of the program: those are bugs.
+
+use std::path::PathBuf;
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A fault in what the user handed in.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file cannot be opened or read.
+    #[error("{}: cannot be read: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// A task name that does not exist.
+    #[error("there is no task named {name:?}")]
+    UnknownTask {
+        /// What was typed.
+        name: String,
+        /// The nearest name there is.
+        nearest: Option<String>,
+    },
+    /// A list of files that should hold at least one.
+    #[error("no data file was given")]
+    NoFiles,
+    /// A data file without any content.
+    #[error("{}: the file is empty", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A data file with a header or markup, but no example in it.
+    #[error("{}: there is no example in the file, {what}", path.display())]
+    NoExamples {
+        /// The file.
+        path: PathBuf,
+        /// What there is instead.
+        what: &'static str,
+    },
+    /// Bytes that are not UTF-8.
+    #[error("{}:{line}: the line is not valid UTF-8", path.display())]
+    InvalidUtf8 {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// A NUL byte, which no text file has.
+    #[error("{}:{line}: the line has a NUL byte", path.display())]
+    NulByte {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// A row with more or fewer fields than the header or the first row.
+    #[error("{}:{line}: {} where {expected} were expected", path.display(), counted(*found, "column"))]
+    ColumnCount {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// How many the header or first row has.
+        expected: usize,
+        /// How many this row has.
+        found: usize,
+        /// How a row of this format should look, for the hint.
+        layout: &'static str,
+    },
+    /// A column that the user named and the file does not have.
+    #[error("{}: there is no column {name:?}; the columns are {}", path.display(), quoted(available))]
+    UnknownColumn {
+        /// The file.
+        path: PathBuf,
+        /// The name asked for.
+        name: String,
+        /// The names in the file.
+        available: Vec<String>,
+        /// The nearest of them.
+        nearest: Option<String>,
+    },
+    /// No column with any of the usual names for a role.
+    #[error("{}: no column for the {role} was found among {}", path.display(), quoted(available))]
+    NoColumn {
+        /// The file.
+        path: PathBuf,
+        /// `text`, `second text` or `label`.
+        role: &'static str,
+        /// The names that were tried.
+        tried: &'static [&'static str],
+        /// The names in the file.
+        available: Vec<String>,
+    },
+    /// A header with the same name twice.
+    #[error("{}: the header has the column {name:?} twice", path.display())]
+    DuplicateColumn {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// A CSV field whose quotes do not follow RFC 4180.
+    #[error("{}:{line}: {problem}", path.display())]
+    Quoting {
+        /// The file.
+        path: PathBuf,
+        /// The line of the quote, from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A label that is not in the list.
+    #[error("{}:{line}: unknown label {label:?}; the labels are {}", path.display(), quoted(known))]
+    UnknownLabel {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The label found.
+        label: String,
+        /// The labels there are.
+        known: Vec<String>,
+        /// The nearest of them.
+        nearest: Option<String>,
+    },
+    /// An example that needs a label and has none.
+    #[error("{}:{line}: the label is missing", path.display())]
+    MissingLabel {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// A column of NER tags with something that is no tag.
+    #[error("{}:{line}: {tag:?} is not an entity tag", path.display())]
+    BadTag {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What the last column has.
+        tag: String,
+    },
+    /// A list of labels that cannot be one.
+    #[error("bad label list: {problem}")]
+    BadLabels {
+        /// What is wrong.
+        problem: String,
+    },
+    /// A file name that does not say whether it is tsv, csv or jsonl.
+    #[error("{}: the file name does not say whether it is tsv, csv or jsonl", path.display())]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Text that is not JSON.
+    #[error("{}:{line}: not valid JSON: {problem}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The parser's complaint.
+        problem: String,
+    },
+    /// JSON without the fields the layout asks for.
+    #[error("{}: {at}: {problem}", path.display())]
+    JsonLayout {
+        /// The file.
+        path: PathBuf,
+        /// Where: line, or article, paragraph and question.
+        at: String,
+        /// What is wrong there.
+        problem: String,
+        /// How the file should look, for the hint.
+        layout: &'static str,
+    },
+    /// A SQuAD answer that does not stand where its offset says.
+    #[error("{}: question {id:?}: the answer {expected:?} is not at character {offset} of its context, which has {found:?} there", path.display())]
+    AnswerOffset {
+        /// The file.
+        path: PathBuf,
+        /// The question.
+        id: String,
+        /// `answer_start`, in code points.
+        offset: usize,
+        /// The answer's text.
+        expected: String,
+        /// The context's text there.
+        found: String,
+        /// The nearest place where the answer does stand.
+        elsewhere: Option<usize>,
+    },
+    /// Two questions with one id, so that predictions could not be told apart.
+    #[error("{}: the question id {id:?} is there twice", path.display())]
+    DuplicateId {
+        /// The file.
+        path: PathBuf,
+        /// The id.
+        id: String,
+    },
+    /// A tokenizer or vocabulary file that cannot be used.
+    #[error("{name}: not a usable tokenizer: {problem}")]
+    Tokenizer {
+        /// The file, or what stands for it.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A vocabulary without one of BERT's special tokens.
+    #[error("{name}: the vocabulary has no {token} token")]
+    MissingSpecialToken {
+        /// The file, or what stands for it.
+        name: String,
+        /// The token.
+        token: &'static str,
+    },
+    /// A directory without vocabulary.
+    #[error("{}: there is neither tokenizer.json nor vocab.txt", path.display())]
+    NoTokenizer {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// `tokenizer.json` and `vocab.txt` side by side that are not of the same model.
+    #[error("{}: tokenizer.json has {json} tokens, vocab.txt {vocab}", path.display())]
+    VocabularyMismatch {
+        /// The directory.
+        path: PathBuf,
+        /// Tokens in `tokenizer.json`.
+        json: usize,
+        /// Lines in `vocab.txt`.
+        vocab: usize,
+    },
+    /// A text the tokenizer refuses.
+    #[error("the text {text:?} cannot be tokenized: {problem}")]
+    Tokenization {
+        /// The beginning of the text.
+        text: String,
+        /// What the tokenizer said.
+        problem: String,
+    },
+    /// A maximum length that leaves no room for any text.
+    #[error("a maximum length of {max_len} is too small: {what} needs at least {least}")]
+    MaxLen {
+        /// The length asked for.
+        max_len: usize,
+        /// The least that works.
+        least: usize,
+        /// For what.
+        what: &'static str,
+    },
+    /// A stride that would never reach the end of the text.
+    #[error("the document stride is 0")]
+    ZeroStride,
+    /// Two lists that belong together and differ in length.
+    #[error("{what}: {found} where {expected} were expected")]
+    Length {
+        /// What was counted.
+        what: String,
+        /// How many there should be.
+        expected: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// A label id beyond the list of labels.
+    #[error("label id {id} is out of range: there are {count} labels")]
+    LabelId {
+        /// The id.
+        id: usize,
+        /// The number of labels.
+        count: usize,
+    },
+}
+
+impl Error {
+    /// Whether the machine failed (disk, permissions) rather than the input being wrong.
+    pub fn is_environment(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() != std::io::ErrorKind::NotFound)
+    }
+
+    /// What to do about it, for a `hint:` line; `None` where the message says it all.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Error::Io { .. } => "check the path and the permissions".to_owned(),
+            Error::UnknownTask { nearest, .. } => suggestion(nearest.as_deref(), "the tasks are", &task_names()),
+            Error::NoFiles => "name at least one file".to_owned(),
+            Error::Empty { .. } | Error::NoExamples { .. } => {
+                "check that the right file was named and that it was written completely".to_owned()
+            }
+            Error::InvalidUtf8 { .. } => {
+                "save the file as UTF-8, for example with `iconv -f latin1 -t utf-8`".to_owned()
+            }
+            Error::NulByte { .. } => {
+                "this does not look like a UTF-8 text file; is it UTF-16, compressed or binary?".to_owned()
+            }
+            Error::ColumnCount { layout, .. } => format!("check the separators in that line: {layout}"),
+            Error::UnknownColumn { nearest, .. } => nearest.as_ref().map_or_else(
+                || "the first line must hold the column names".to_owned(),
+                |name| format!("did you mean {name:?}?"),
+            ),
+            Error::NoColumn { tried, .. } => {
+                let tried = tried.join(", ");
+                format!("the first line must hold the column names; name the one to take (tried were {tried})")
+            }
+            Error::DuplicateColumn { .. } => "rename one of them".to_owned(),
+            Error::Quoting { .. } => {
+                "a csv field with a comma, quote or line break stands in quotes, a quote inside it is doubled"
+                    .to_owned()
+            }
+            Error::UnknownLabel { nearest, .. } => nearest.as_ref().map_or_else(
+                || "correct the file, or give the labels of this data".to_owned(),
+                |name| format!("did you mean {name:?}?"),
+            ),
+            Error::MissingLabel { .. } => "add the label, or remove the example".to_owned(),
+            Error::BadTag { .. } => {
+                "the last column must be O, or B- or I- (or E-, S-, L-, U-) followed by the entity type".to_owned()
+            }
+            Error::BadLabels { .. } => "give each label once, in the order of the model's outputs".to_owned(),
+            Error::UnknownFormat { .. } => "end the name in .tsv, .csv or .jsonl, or say which it is".to_owned(),
+            Error::Json { .. } => "check that the file is complete and is JSON".to_owned(),
+            Error::JsonLayout { layout, .. } => (*layout).to_owned(),
+            Error::AnswerOffset { elsewhere, .. } => elsewhere.map_or_else(
+                || {
+                    "`answer_start` counts Unicode characters, not bytes; the answer is nowhere in the context"
+                        .to_owned()
+                },
+                |at| format!("`answer_start` counts Unicode characters, not bytes; the answer stands at {at}"),
+            ),
+            Error::DuplicateId { .. } => "give every question an id of its own".to_owned(),
+            Error::Tokenizer { .. } => "fetch the checkpoint's tokenizer files again".to_owned(),
+            Error::MissingSpecialToken { .. } => {
+                "use the vocabulary that belongs to a BERT checkpoint: it has [PAD], [UNK], [CLS] and [SEP]".to_owned()
+            }
+            Error::NoTokenizer { .. } => "copy one of them from the checkpoint the model was made from".to_owned(),
+            Error::VocabularyMismatch { .. } => {
+                "they are of different models: remove the one that does not belong here".to_owned()
+            }
+            Error::Tokenization { .. } => return None,
+            Error::MaxLen { least, .. } => format!("ask for {least} or more"),
+            Error::ZeroStride => "the usual stride is 128".to_owned(),
+            Error::Length { .. } | Error::LabelId { .. } => return None,
+        };
+        Some(hint)
+    }
+}
+
+/// A count with its noun: `1 column`, `2 columns`.
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn task_names() -> Vec<String> {
+    crate::Task::ALL.iter().map(|task| task.name().to_owned()).collect()
+}
+
+fn suggestion(nearest: Option<&str>, all: &str, names: &[String]) -> String {
+    let list = names.join(", ");
+    nearest.map_or_else(|| format!("{all} {list}"), |name| format!("did you mean {name:?}? {all} {list}"))
+}
+
+/// At most a dozen names, so that a file without header does not fill the screen with its first row.
+fn quoted(names: &[String]) -> String {
+    const SHOWN: usize = 12;
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("{:?}", shortened(name, 40))).collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// The beginning of a text, cut at a character and marked as cut.
+pub(crate) fn shortened(text: &str, characters: usize) -> String {
+    match text.char_indices().nth(characters) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

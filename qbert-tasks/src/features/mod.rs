@@ -1,0 +1,114 @@
+//! From examples to token sequences: what goes into a model.
+//!
+//! A sequence is as long as its text: nothing is ever padded, because the engine works on packed batches. Special
+//! tokens are put in here: `[CLS] a [SEP]` for one text, `[CLS] a [SEP] b [SEP]` for two, with segment 1 from `b` on.
+
+pub mod classify;
+pub mod ner;
+pub mod qa;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{SpecialIds, Tokenizer};
+
+/// One input sequence, unpadded.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Encoded {
+    /// Vocabulary ids, `[CLS]` first.
+    pub input_ids: Vec<u32>,
+    /// 0 up to the first `[SEP]`, 1 after it.
+    pub segments: Vec<u8>,
+    /// How many pieces of the text were cut off to fit.
+    pub removed: usize,
+}
+
+impl Encoded {
+    /// The number of tokens, special ones included.
+    pub fn len(&self) -> usize {
+        self.input_ids.len()
+    }
+
+    /// Never true for a sequence made here: it has at least `[CLS]` and `[SEP]`.
+    pub fn is_empty(&self) -> bool {
+        self.input_ids.is_empty()
+    }
+
+    /// `[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`.
+    pub(crate) fn build(special: SpecialIds, first: &[u32], second: Option<&[u32]>) -> Self {
+        let length = first.len() + 2 + second.map_or(0, |second| second.len() + 1);
+        let mut input_ids = Vec::with_capacity(length);
+        input_ids.push(special.cls);
+        input_ids.extend_from_slice(first);
+        input_ids.push(special.sep);
+        let mut segments = vec![0; input_ids.len()];
+        if let Some(second) = second {
+            input_ids.extend_from_slice(second);
+            input_ids.push(special.sep);
+            segments.resize(input_ids.len(), 1);
+        }
+        Self { input_ids, segments, removed: 0 }
+    }
+}
+
+/// The ids of a text, for parts that need no offsets.
+pub(crate) fn ids(tokenizer: &Tokenizer, text: &str) -> crate::Result<Vec<u32>> {
+    tokenizer.pieces(text).map(|pieces| pieces.ids)
+}
+
+/// Byte offsets to character offsets of one text, answered quickly for many offsets in a long text.
+#[derive(Debug, Clone)]
+pub(crate) struct CharacterIndex<'a> {
+    text: &'a str,
+    /// The number of characters before every 64th byte; empty for ASCII, where the two counts are the same.
+    before: Vec<usize>,
+}
+
+impl<'a> CharacterIndex<'a> {
+    const STEP: usize = 64;
+
+    pub(crate) fn new(text: &'a str) -> Self {
+        if text.is_ascii() {
+            return Self { text, before: Vec::new() };
+        }
+        let starts = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
+        let mut before = vec![0];
+        let mut total = 0;
+        for chunk in text.as_bytes().chunks(Self::STEP) {
+            total += starts(chunk);
+            before.push(total);
+        }
+        Self { text, before }
+    }
+
+    /// The number of characters before `byte`.
+    pub(crate) fn character(&self, byte: usize) -> usize {
+        let byte = byte.min(self.text.len());
+        let Some(known) = self.before.get(byte / Self::STEP) else { return byte };
+        let rest = &self.text.as_bytes()[byte / Self::STEP * Self::STEP..byte];
+        known + rest.iter().filter(|&&byte| byte & 0xC0 != 0x80).count()
+    }
+}
+
+/// The byte at which character number `character` begins; the text's length if there are fewer.
+pub(crate) fn byte_of_character(text: &str, character: usize) -> usize {
+    text.char_indices().nth(character).map_or(text.len(), |(byte, _)| byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_are_counted_as_the_standard_library_does() {
+        let text = "naïve – 日本 😀 ".repeat(30) + "end";
+        let index = CharacterIndex::new(&text);
+        for (character, (byte, _)) in text.char_indices().enumerate() {
+            assert_eq!(index.character(byte), character);
+            assert_eq!(byte_of_character(&text, character), byte);
+        }
+        assert_eq!(index.character(text.len()), text.chars().count());
+        assert_eq!(index.character(text.len() + 9), text.chars().count());
+        assert_eq!(byte_of_character("ab", 7), 2);
+        assert_eq!(CharacterIndex::new("ascii").character(3), 3);
+    }
+}

@@ -1,0 +1,176 @@
+//! The ordered list of a task's labels: the one place that says which output of the head means what.
+//!
+//! The order is part of a trained model, so it must not depend on the order of the examples: labels found in data are
+//! sorted. Use [`crate::Task::default_labels`] for the paper's tasks, and a checkpoint's own `id2label` (through
+//! [`Labels::new`]) when a head is already trained.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde::{Deserialize, Serialize};
+
+use crate::suggest::nearest;
+use crate::{Error, Result};
+
+/// An ordered list of distinct label names; a label's id is its place in the list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
+pub struct Labels {
+    names: Vec<String>,
+    ids: HashMap<String, usize>,
+    /// Whether a number in the data may stand for an id: only where no name is a number itself.
+    numbers_are_ids: bool,
+}
+
+impl Labels {
+    /// Takes the names in the order given, which becomes the order of the ids.
+    ///
+    /// # Errors
+    /// [`Error::BadLabels`] when the list is empty or a name is empty or there twice.
+    pub fn new<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Result<Self> {
+        let names: Vec<String> = names.into_iter().map(Into::into).collect();
+        let bad = |problem: String| Err(Error::BadLabels { problem });
+        if names.is_empty() {
+            return bad("the list of labels is empty".to_owned());
+        }
+        let mut seen = BTreeSet::new();
+        for name in &names {
+            if name.is_empty() {
+                return bad("a label has no name".to_owned());
+            }
+            if !seen.insert(name.as_str()) {
+                return bad(format!("the label {name:?} is there twice"));
+            }
+        }
+        Ok(Self::indexed(names))
+    }
+
+    /// The labels found in data, in a fixed order: by value when all of them are whole numbers, else by code point.
+    ///
+    /// # Errors
+    /// As [`Labels::new`].
+    pub fn found_in<S: AsRef<str>>(raw: impl IntoIterator<Item = S>) -> Result<Self> {
+        let distinct: BTreeSet<String> = raw.into_iter().map(|name| name.as_ref().to_owned()).collect();
+        let mut names: Vec<String> = distinct.into_iter().collect();
+        if names.iter().all(|name| name.parse::<i64>().is_ok()) {
+            names.sort_by_key(|name| name.parse::<i64>().unwrap_or_default());
+        }
+        Self::new(names)
+    }
+
+    /// The tags for a set of entity types: `O` first, then `B-` and `I-` of each type in code point order, both of
+    /// them even where the data has only one (a one-word entity type may get a second word tomorrow).
+    pub fn for_entity_types<S: AsRef<str>>(types: impl IntoIterator<Item = S>) -> Self {
+        let distinct: BTreeSet<String> = types.into_iter().map(|name| name.as_ref().to_owned()).collect();
+        let mut names = vec!["O".to_owned()];
+        for kind in distinct {
+            names.push(format!("B-{kind}"));
+            names.push(format!("I-{kind}"));
+        }
+        Self::indexed(names)
+    }
+
+    /// For lists written in this crate, which are known to be distinct.
+    pub(crate) fn from_fixed(names: &[&str]) -> Self {
+        Self::indexed(names.iter().map(|&name| name.to_owned()).collect())
+    }
+
+    fn indexed(names: Vec<String>) -> Self {
+        let ids = names.iter().cloned().enumerate().map(|(id, name)| (name, id)).collect();
+        let numbers_are_ids = names.iter().all(|name| name.parse::<i64>().is_err());
+        Self { names, ids, numbers_are_ids }
+    }
+
+    /// How many labels there are.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Always false for a list made by this type's constructors; here because `len` is.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// The names in the order of their ids.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The name of an id.
+    pub fn name(&self, id: usize) -> Option<&str> {
+        self.names.get(id).map(String::as_str)
+    }
+
+    /// The id of a label as it stands in data: its name, or, when no name is a number, its id written as a number
+    /// (SST-2 files say `1` for `positive`).
+    pub fn id(&self, raw: &str) -> Option<usize> {
+        if let Some(&id) = self.ids.get(raw) {
+            return Some(id);
+        }
+        let number = raw.parse::<usize>().ok().filter(|_| self.numbers_are_ids)?;
+        (number < self.len()).then_some(number)
+    }
+
+    /// The known name nearest to an unknown one.
+    pub fn nearest(&self, raw: &str) -> Option<&str> {
+        nearest(raw, &self.names)
+    }
+
+    /// Whether these are the `LABEL_0`, `LABEL_1`, … that a checkpoint carries when nobody named its labels. Such
+    /// names say nothing about the data, so a caller should rather take the labels found there.
+    pub fn are_placeholders(&self) -> bool {
+        self.names.iter().enumerate().all(|(id, name)| *name == format!("LABEL_{id}"))
+    }
+}
+
+impl TryFrom<Vec<String>> for Labels {
+    type Error = Error;
+
+    fn try_from(names: Vec<String>) -> Result<Self> {
+        Self::new(names)
+    }
+}
+
+impl From<Labels> for Vec<String> {
+    fn from(labels: Labels) -> Self {
+        labels.names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn found_labels_do_not_depend_on_the_order_of_the_data() {
+        assert_eq!(Labels::found_in(["b", "a", "b"]).unwrap().names(), ["a", "b"]);
+        assert_eq!(Labels::found_in(["10", "9", "-1"]).unwrap().names(), ["-1", "9", "10"]);
+        assert_eq!(Labels::found_in(["10", "9", "x"]).unwrap().names(), ["10", "9", "x"]);
+    }
+
+    #[test]
+    fn numbers_stand_for_ids_only_beside_names() {
+        let named = Labels::new(["negative", "positive"]).unwrap();
+        assert_eq!(
+            (named.id("1"), named.id("positive"), named.id("2"), named.id("-1")),
+            (Some(1), Some(1), None, None)
+        );
+        let numbered = Labels::new(["1", "2"]).unwrap();
+        assert_eq!((numbered.id("1"), numbered.id("0")), (Some(0), None));
+    }
+
+    #[test]
+    fn bad_lists_are_refused() {
+        assert!(Labels::new(Vec::<String>::new()).is_err());
+        assert!(Labels::new(["a", ""]).is_err());
+        let twice = Labels::new(["a", "b", "a"]).unwrap_err();
+        assert_eq!(twice.to_string(), "bad label list: the label \"a\" is there twice");
+        assert!(serde_json::from_str::<Labels>(r#"["a","a"]"#).is_err());
+    }
+
+    #[test]
+    fn entity_types_get_both_tags() {
+        let labels = Labels::for_entity_types(["TOOL", "BIRD"]);
+        assert_eq!(labels.names(), ["O", "B-BIRD", "I-BIRD", "B-TOOL", "I-TOOL"]);
+        assert!(Labels::new(["LABEL_0", "LABEL_1"]).unwrap().are_placeholders() && !labels.are_placeholders());
+    }
+}

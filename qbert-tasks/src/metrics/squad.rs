@@ -1,0 +1,163 @@
+//! SQuAD v1.1 exact match and F1, equal to the official evaluation script.
+//!
+//! Answers are compared after lower-casing, dropping punctuation (Python's `string.punctuation`, ASCII only), dropping
+//! the articles *a*, *an*, *the*, and joining what is left by single spaces. The official script is Python, so where
+//! the languages differ Python's rule holds: white space is what `str.split()` takes for it (U+001C to U+001F too),
+//! and a word, for the articles, is what `\w` takes for it (letters and numbers of any script and `_`, but no
+//! combining marks). Each question counts its best gold answer; a question without prediction counts 0. The F1 of two
+//! answers that are both empty after normalization is 0 while their exact match is 1: that too is the script's.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use regex::Regex;
+use serde::{Deserialize, Serialize};
+
+use crate::QaExample;
+
+/// How well questions were answered.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SquadReport {
+    /// The percentage of answers equal to a gold answer.
+    pub exact_match: f64,
+    /// The mean overlap with the best gold answer, in percent.
+    pub f1: f64,
+    /// How many questions there are.
+    pub questions: usize,
+    /// How many of them have no prediction; they count 0.
+    pub unanswered: usize,
+}
+
+/// Scores predictions, given as a lookup from question id to answer text.
+pub fn score<'a>(examples: &[QaExample], prediction: impl Fn(&str) -> Option<&'a str>) -> SquadReport {
+    let (mut exact, mut overlap, mut unanswered) = (0_usize, 0.0, 0);
+    for example in examples {
+        let Some(answer) = prediction(&example.id) else {
+            unanswered += 1;
+            continue;
+        };
+        let answer = normalize(answer);
+        let golds = example.answers.iter().map(|gold| normalize(&gold.text));
+        let mut best: (bool, f64) = (false, 0.0);
+        for gold in golds {
+            best = (best.0 || answer == gold, best.1.max(token_f1(&answer, &gold)));
+        }
+        exact += usize::from(best.0);
+        overlap += best.1;
+    }
+    let percent = |sum: f64| if examples.is_empty() { 0.0 } else { 100.0 * sum / examples.len() as f64 };
+    SquadReport { exact_match: percent(exact as f64), f1: percent(overlap), questions: examples.len(), unanswered }
+}
+
+/// Whether two answers are the same after normalization.
+pub fn exact_match(prediction: &str, gold: &str) -> bool {
+    normalize(prediction) == normalize(gold)
+}
+
+/// The F1 of the words two answers have in common after normalization.
+pub fn f1(prediction: &str, gold: &str) -> f64 {
+    token_f1(&normalize(prediction), &normalize(gold))
+}
+
+/// The official script's normal form of an answer.
+pub fn normalize(text: &str) -> String {
+    let lower = text.to_lowercase();
+    let bare: String = lower.chars().filter(|character| !character.is_ascii_punctuation()).collect();
+    let plain = without_articles(&bare);
+    let words: Vec<&str> = plain.split(is_python_space).filter(|word| !word.is_empty()).collect();
+    words.join(" ")
+}
+
+fn token_f1(prediction: &str, gold: &str) -> f64 {
+    let words = |text: &'_ str| text.split(' ').filter(|word| !word.is_empty()).count();
+    let mut left: HashMap<&str, usize> = HashMap::new();
+    for word in gold.split(' ').filter(|word| !word.is_empty()) {
+        *left.entry(word).or_default() += 1;
+    }
+    let mut common = 0_usize;
+    for word in prediction.split(' ') {
+        if let Some(count) = left.get_mut(word).filter(|count| **count > 0) {
+            *count -= 1;
+            common += 1;
+        }
+    }
+    if common == 0 {
+        return 0.0;
+    }
+    let precision = common as f64 / words(prediction) as f64;
+    let recall = common as f64 / words(gold) as f64;
+    (2.0 * precision * recall) / (precision + recall)
+}
+
+/// Every run of word characters that is an article becomes a space, as `re.sub(r"\b(a|an|the)\b", " ", text)`.
+fn without_articles(text: &str) -> String {
+    let mut result = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let word = is_python_word(first);
+        let end = rest.find(|character| is_python_word(character) != word).unwrap_or(rest.len());
+        let (run, after) = rest.split_at(end);
+        result.push_str(if matches!(run, "a" | "an" | "the") { " " } else { run });
+        rest = after;
+    }
+    result
+}
+
+/// What `str.isspace` and `str.split` of Python take for white space.
+fn is_python_space(character: char) -> bool {
+    character.is_whitespace() || matches!(character, '\u{1c}'..='\u{1f}')
+}
+
+/// What `\w` of Python's `re` matches: `str.isalnum()` or `_`.
+fn is_python_word(character: char) -> bool {
+    // A pattern written here: the tests build it.
+    #[expect(clippy::unwrap_used)]
+    static WORD: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^[\p{L}\p{N}]$").unwrap());
+    if character.is_ascii() {
+        return character.is_ascii_alphanumeric() || character == '_';
+    }
+    WORD.is_match(character.encode_utf8(&mut [0; 4]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranges of code points, ends included.
+    type Ranges = Vec<(u32, u32)>;
+
+    #[derive(Deserialize)]
+    struct PythonCharacters {
+        word: Ranges,
+        space: Ranges,
+        unassigned: Ranges,
+        lower: Vec<(u32, String)>,
+    }
+
+    fn within(ranges: &Ranges, code: u32) -> bool {
+        let after = ranges.partition_point(|range| range.0 <= code);
+        after > 0 && code <= ranges[after - 1].1
+    }
+
+    /// All of Unicode against Python's own answers, but for characters newer than that Python.
+    #[test]
+    fn words_spaces_and_lower_case_are_pythons() {
+        let golden = include_str!("../../tests/goldens/python_characters.json");
+        let python: PythonCharacters = serde_json::from_str(golden).unwrap();
+        let lower: HashMap<u32, String> = python.lower.into_iter().collect();
+        let mut compared = 0;
+        for character in '\0'..=char::MAX {
+            let code = u32::from(character);
+            if within(&python.unassigned, code) {
+                continue;
+            }
+            compared += 1;
+            assert_eq!(is_python_word(character), within(&python.word, code), "word U+{code:04X}");
+            assert_eq!(is_python_space(character), within(&python.space, code), "space U+{code:04X}");
+            let lowered = character.to_string().to_lowercase();
+            let expected = lower.get(&code).cloned().unwrap_or_else(|| character.to_string());
+            assert_eq!(lowered, expected, "lower U+{code:04X}");
+        }
+        assert!(compared > 280_000, "{compared}");
+    }
+}

@@ -1,0 +1,189 @@
+//! Classification and sentence-pair data: SST-2 and MNLI as GLUE lays them out, and users' tsv, csv and jsonl files.
+//!
+//! All of them are tables with named columns, so one reader does: the paper's tasks only fix the names. SST-2 is a
+//! tsv with `sentence` and `label`; MNLI one with `sentence1`, `sentence2` and `gold_label`, other columns ignored,
+//! rows whose gold label is `-` (no majority among the annotators) skipped and counted.
+
+use std::path::{Path, PathBuf};
+
+use super::delimited::Table;
+use super::jsonl::{Objects, name_value, text_value};
+use super::{Format, ReadOptions, fixed_labels, unknown_label};
+use crate::suggest::nearest;
+use crate::{ClassifyData, ClassifyExample, Error, Kind, Labels, Result, Task};
+
+const TEXT_NAMES: &[&str] = &["text", "sentence", "sentence1", "premise", "question1"];
+const TEXT2_NAMES: &[&str] = &["text2", "text_b", "sentence2", "hypothesis", "question2"];
+const LABEL_NAMES: &[&str] = &["label", "gold_label", "labels", "class", "category", "target", "sentiment"];
+const ID_NAMES: &[&str] = &["id", "index", "idx", "guid"];
+
+/// MNLI's mark for a pair on which the annotators did not agree.
+const NO_MAJORITY: &str = "-";
+
+/// A row before its label is looked up, because the labels may first have to be found.
+struct RawExample {
+    example: ClassifyExample,
+    label: Option<String>,
+    line: usize,
+}
+
+/// Which columns play which part; indices into the header.
+struct Roles {
+    text: usize,
+    text2: Option<usize>,
+    label: Option<usize>,
+    id: Option<usize>,
+}
+
+pub(crate) fn read(task: Task, paths: &[&Path], options: &ReadOptions) -> Result<ClassifyData> {
+    let mut raw: Vec<(PathBuf, RawExample)> = Vec::new();
+    let mut skipped = 0;
+    for path in paths {
+        let mut rows = read_file(task, path, options)?;
+        if rows.is_empty() {
+            return Err(Error::NoExamples { path: path.to_path_buf(), what: "only a header" });
+        }
+        if task == Task::Mnli {
+            let before = rows.len();
+            rows.retain(|row| row.label.as_deref() != Some(NO_MAJORITY));
+            skipped += before - rows.len();
+        }
+        raw.extend(rows.into_iter().map(|row| (path.to_path_buf(), row)));
+    }
+    let labels = match fixed_labels(task, options) {
+        Some(labels) => Some(labels),
+        None => found_labels(&raw)?,
+    };
+    let mut examples = Vec::with_capacity(raw.len());
+    for (path, row) in raw {
+        examples.push(with_label(&path, row, labels.as_ref(), options.require_labels)?);
+    }
+    Ok(ClassifyData { examples, labels, skipped })
+}
+
+fn found_labels(raw: &[(PathBuf, RawExample)]) -> Result<Option<Labels>> {
+    let mut names = raw.iter().filter_map(|(_, row)| row.label.as_deref()).peekable();
+    if names.peek().is_none() {
+        return Ok(None);
+    }
+    Labels::found_in(names).map(Some)
+}
+
+fn with_label(path: &Path, row: RawExample, labels: Option<&Labels>, required: bool) -> Result<ClassifyExample> {
+    let mut example = row.example;
+    match (&row.label, labels) {
+        (Some(label), Some(labels)) => {
+            let id = labels.id(label).ok_or_else(|| unknown_label(path, row.line, label, labels))?;
+            example.label = Some(id);
+        }
+        _ if required => return Err(Error::MissingLabel { path: path.to_owned(), line: row.line }),
+        _ => {}
+    }
+    Ok(example)
+}
+
+fn read_file(task: Task, path: &Path, options: &ReadOptions) -> Result<Vec<RawExample>> {
+    match format_of(task, path, options)? {
+        Format::Jsonl => read_jsonl(task, path, options),
+        format => read_table(task, path, format, options),
+    }
+}
+
+fn format_of(task: Task, path: &Path, options: &ReadOptions) -> Result<Format> {
+    if let Some(format) = options.format {
+        return Ok(format);
+    }
+    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+    match ending.as_deref() {
+        Some("csv") => Ok(Format::Csv),
+        Some("jsonl" | "ndjson") => Ok(Format::Jsonl),
+        Some("tsv" | "txt" | "tab") => Ok(Format::Tsv),
+        // GLUE has no other layout, so whatever the file is called.
+        _ if matches!(task, Task::Sst2 | Task::Mnli) => Ok(Format::Tsv),
+        _ => Err(Error::UnknownFormat { path: path.to_owned() }),
+    }
+}
+
+fn read_table(task: Task, path: &Path, format: Format, options: &ReadOptions) -> Result<Vec<RawExample>> {
+    let mut table = Table::open(path, format)?;
+    let roles = roles(task, path, table.header(), options)?;
+    let mut rows = Vec::new();
+    while let Some(row) = table.next_row()? {
+        // Cloned, not taken: a user may give two roles to one column.
+        let field = |column: usize| row.fields[column].clone();
+        let label = roles.label.map(field).map(|label| label.trim().to_owned()).filter(|label| !label.is_empty());
+        let id = roles.id.map(field).unwrap_or_else(|| row.line.to_string());
+        let text = field(roles.text);
+        let text2 = roles.text2.map(field);
+        rows.push(RawExample { example: ClassifyExample { id, text, text2, label: None }, label, line: row.line });
+    }
+    Ok(rows)
+}
+
+fn read_jsonl(task: Task, path: &Path, options: &ReadOptions) -> Result<Vec<RawExample>> {
+    let mut objects = Objects::open(path)?;
+    let mut rows = Vec::new();
+    let mut columns: Option<(Vec<String>, Roles)> = None;
+    while let Some((line, object)) = objects.next_object()? {
+        if columns.is_none() {
+            let names: Vec<String> = object.keys().cloned().collect();
+            let roles = roles(task, path, &names, options)?;
+            columns = Some((names, roles));
+        }
+        let Some((names, roles)) = &columns else { continue };
+        let text_of = |column: usize| text_value(path, line, &object, &names[column]).map(str::to_owned);
+        let name_of = |column: usize| name_value(path, line, &object, &names[column]);
+        let id = roles.id.map(name_of).transpose()?.flatten().unwrap_or_else(|| line.to_string());
+        let label = roles.label.map(name_of).transpose()?.flatten();
+        let text2 = roles.text2.map(text_of).transpose()?;
+        let example = ClassifyExample { id, text: text_of(roles.text)?, text2, label: None };
+        rows.push(RawExample { example, label, line });
+    }
+    if columns.is_none() {
+        return Err(Error::Empty { path: path.to_owned() });
+    }
+    Ok(rows)
+}
+
+fn roles(task: Task, path: &Path, header: &[String], options: &ReadOptions) -> Result<Roles> {
+    let columns = &options.columns;
+    let find = |asked: &Option<String>, tried| find_column(path, header, asked.as_deref(), tried);
+    let required = |column: Option<usize>, role, tried| {
+        column.ok_or_else(|| Error::NoColumn { path: path.to_owned(), role, tried, available: header.to_vec() })
+    };
+    let pair = task.kind() == Kind::Pair;
+    let text2 = if pair || columns.text2.is_some() { find(&columns.text2, TEXT2_NAMES)? } else { None };
+    if pair {
+        required(text2, "second text", TEXT2_NAMES)?;
+    }
+    let label = find(&columns.label, LABEL_NAMES)?;
+    if options.require_labels {
+        required(label, "label", LABEL_NAMES)?;
+    }
+    Ok(Roles {
+        text: required(find(&columns.text, TEXT_NAMES)?, "text", TEXT_NAMES)?,
+        text2,
+        label,
+        id: find(&columns.id, ID_NAMES)?,
+    })
+}
+
+/// A column by the user's name, which must exist, or by the usual names, which need not.
+fn find_column(
+    path: &Path,
+    header: &[String],
+    asked: Option<&str>,
+    tried: &'static [&'static str],
+) -> Result<Option<usize>> {
+    let position = |name: &str| header.iter().position(|column| column == name);
+    let Some(name) = asked else { return Ok(tried.iter().find_map(|name| position(name))) };
+    match position(name) {
+        Some(index) => Ok(Some(index)),
+        None => Err(Error::UnknownColumn {
+            path: path.to_owned(),
+            name: name.to_owned(),
+            available: header.to_vec(),
+            nearest: nearest(name, header).map(str::to_owned),
+        }),
+    }
+}

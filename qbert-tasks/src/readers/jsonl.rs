@@ -1,0 +1,85 @@
+//! Rows of a jsonl file: one JSON object per line, its keys playing the part of columns.
+//!
+//! The first object's keys are the columns; later objects may have more, but must have those that are used. Texts
+//! are strings; labels and ids may be strings, whole numbers or booleans.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::lines::Lines;
+use crate::error::shortened;
+use crate::{Error, Result};
+
+const LAYOUT: &str =
+    "every line is one JSON object, with a string for each text and a string or whole number for the label";
+
+/// A jsonl file, read object by object.
+pub(crate) struct Objects {
+    lines: Lines,
+}
+
+impl Objects {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        Ok(Self { lines: Lines::open(path)? })
+    }
+
+    /// The next object and its line; blank lines are passed over.
+    pub(crate) fn next_object(&mut self) -> Result<Option<(usize, Map<String, Value>)>> {
+        loop {
+            let path = self.lines.path().to_owned();
+            let Some((number, line)) = self.lines.next_line()? else { return Ok(None) };
+            if line.trim().is_empty() {
+                continue;
+            }
+            return match serde_json::from_str(line) {
+                Ok(Value::Object(object)) => Ok(Some((number, object))),
+                Ok(other) => Err(layout(&path, number, format!("{} where an object was expected", describe(&other)))),
+                Err(error) => Err(Error::Json { path, line: number, problem: without_position(&error) }),
+            };
+        }
+    }
+}
+
+/// The parser's message with the column but without its own line count, which is always 1 in jsonl.
+fn without_position(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let message = text.split(" at line ").next().unwrap_or(&text);
+    format!("{message} at column {}", error.column())
+}
+
+/// A text field: a string.
+pub(crate) fn text_value<'a>(path: &Path, line: usize, object: &'a Map<String, Value>, key: &str) -> Result<&'a str> {
+    match object.get(key) {
+        Some(Value::String(text)) => Ok(text),
+        Some(other) => Err(layout(path, line, format!("{key:?} is {}, not a string", describe(other)))),
+        None => Err(layout(path, line, format!("the key {key:?} is missing"))),
+    }
+}
+
+/// A label or id: a string, whole number or boolean; `None` where it is missing, null or empty.
+pub(crate) fn name_value(path: &Path, line: usize, object: &Map<String, Value>, key: &str) -> Result<Option<String>> {
+    match object.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone()).filter(|text| !text.is_empty())),
+        Some(Value::Bool(flag)) => Ok(Some(flag.to_string())),
+        Some(Value::Number(number)) if number.is_i64() || number.is_u64() => Ok(Some(number.to_string())),
+        Some(other) => Err(layout(path, line, format!("{key:?} is {}, not a string or whole number", describe(other)))),
+    }
+}
+
+fn layout(path: &Path, line: usize, problem: String) -> Error {
+    Error::JsonLayout { path: path.to_owned(), at: format!("line {line}"), problem, layout: LAYOUT }
+}
+
+/// A JSON value for a message: its kind, and the value itself where it is short.
+pub(crate) fn describe(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Number(number) => format!("the number {number}"),
+        Value::String(text) => format!("the string {:?}", shortened(text, 40)),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}

@@ -1,0 +1,231 @@
+//! What is in a data set, before anybody trains on it: counts, label balance, lengths, what a maximum length costs.
+//!
+//! Everything is counted over the whole set; nothing is sampled.
+
+use serde::{Deserialize, Serialize};
+
+use crate::features::classify;
+use crate::features::ner;
+use crate::features::qa::{self, QaOptions};
+use crate::{Dataset, Labels, Result, TagScheme, Tokenizer};
+
+/// A data set in numbers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DataStatistics {
+    /// Texts, pairs, sentences or questions.
+    pub examples: usize,
+    /// Left out by the reader (MNLI's `-`, SQuAD 2.0's impossible questions).
+    pub skipped: usize,
+    /// How often each label occurs: examples in classification, words in NER; empty for QA.
+    pub labels: Vec<LabelCount>,
+    /// Examples, or words in NER, without label; questions without answer.
+    pub unlabelled: usize,
+    /// Words, in NER.
+    pub words: Option<usize>,
+    /// How the tags are written in the file, in NER.
+    pub scheme: Option<TagScheme>,
+    /// Distinct contexts, in QA.
+    pub contexts: Option<usize>,
+    /// What the tokenizer makes of it, if one was given.
+    pub tokens: Option<TokenStatistics>,
+}
+
+/// How often a label occurs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabelCount {
+    /// The label's name.
+    pub label: String,
+    /// How often.
+    pub count: usize,
+}
+
+/// Lengths in tokens, special ones included.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TokenStatistics {
+    /// Of whole examples, before any cut; in QA of question and whole context.
+    pub lengths: Quantiles,
+    /// All tokens of all sequences that would go into a model.
+    pub total: usize,
+    /// The maximum length the following counts are for.
+    pub max_len: usize,
+    /// Examples that lose text at `max_len`: in QA a part of the question, in NER a part of a word.
+    pub truncated: usize,
+    /// `truncated` as a share of the examples.
+    pub truncated_share: f64,
+    /// Sequences that would go into a model: more than examples where long ones are windowed.
+    pub windows: usize,
+}
+
+/// Some quantiles of a list of lengths: the smallest value that at least this share of the list does not exceed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// The least.
+    pub min: usize,
+    /// One half is not longer.
+    pub p50: usize,
+    /// 90 % are not longer.
+    pub p90: usize,
+    /// 95 % are not longer.
+    pub p95: usize,
+    /// 99 % are not longer.
+    pub p99: usize,
+    /// The greatest.
+    pub max: usize,
+    /// The mean.
+    pub mean: f64,
+}
+
+impl Quantiles {
+    /// Quantiles of a list; all 0 if it is empty.
+    pub fn of(mut values: Vec<usize>) -> Self {
+        values.sort_unstable();
+        let Some((&min, &max)) = values.first().zip(values.last()) else { return Self::default() };
+        // Rank ⌈n·percent/100⌉ in whole numbers, so that no rounding decides.
+        let at = |percent: usize| values[(values.len() * percent).div_ceil(100).max(1) - 1];
+        let mean = values.iter().sum::<usize>() as f64 / values.len() as f64;
+        Self { min, p50: at(50), p90: at(90), p95: at(95), p99: at(99), max, mean }
+    }
+}
+
+/// Describes a data set; with a tokenizer also its lengths, for sequences of at most `qa.max_len` tokens.
+///
+/// `qa.max_len` is the maximum length of every kind of task; the other fields matter to question answering only.
+///
+/// # Errors
+/// [`crate::Error::MaxLen`] when the maximum length is too small for the kind of task.
+pub fn statistics(dataset: &Dataset, tokenizer: Option<&Tokenizer>, qa: &QaOptions) -> Result<DataStatistics> {
+    let mut statistics = counts(dataset);
+    if let Some(tokenizer) = tokenizer {
+        statistics.tokens = Some(token_statistics(dataset, tokenizer, qa)?);
+    }
+    Ok(statistics)
+}
+
+fn counts(dataset: &Dataset) -> DataStatistics {
+    let mut statistics = DataStatistics {
+        examples: dataset.len(),
+        skipped: 0,
+        labels: Vec::new(),
+        unlabelled: 0,
+        words: None,
+        scheme: None,
+        contexts: None,
+        tokens: None,
+    };
+    match dataset {
+        Dataset::Classify(data) => {
+            statistics.skipped = data.skipped;
+            let ids = data.examples.iter().filter_map(|example| example.label);
+            statistics.labels = label_counts(data.labels.as_ref(), ids);
+            statistics.unlabelled = data.examples.iter().filter(|example| example.label.is_none()).count();
+        }
+        Dataset::Ner(data) => {
+            let words = data.sentences.iter().map(|sentence| sentence.words.len()).sum();
+            let ids = data.sentences.iter().filter_map(|sentence| sentence.tags.as_ref()).flatten().copied();
+            statistics.labels = label_counts(data.labels.as_ref(), ids);
+            statistics.unlabelled = words - statistics.labels.iter().map(|label| label.count).sum::<usize>();
+            statistics.words = Some(words);
+            statistics.scheme = data.scheme;
+        }
+        Dataset::Qa(data) => {
+            statistics.skipped = data.skipped;
+            statistics.unlabelled = data.examples.iter().filter(|example| example.answers.is_empty()).count();
+            let contexts: std::collections::HashSet<&str> =
+                data.examples.iter().map(|example| &*example.context).collect();
+            statistics.contexts = Some(contexts.len());
+        }
+    }
+    statistics
+}
+
+fn label_counts(labels: Option<&Labels>, ids: impl Iterator<Item = usize>) -> Vec<LabelCount> {
+    let Some(labels) = labels else { return Vec::new() };
+    let mut counts: Vec<LabelCount> =
+        labels.names().iter().map(|label| LabelCount { label: label.clone(), count: 0 }).collect();
+    for id in ids {
+        if let Some(label) = counts.get_mut(id) {
+            label.count += 1;
+        }
+    }
+    counts
+}
+
+/// One example's whole length, whether it is cut, and the lengths of its sequences.
+struct Lengths {
+    whole: usize,
+    cut: bool,
+    sequences: Vec<usize>,
+}
+
+fn token_statistics(dataset: &Dataset, tokenizer: &Tokenizer, options: &QaOptions) -> Result<TokenStatistics> {
+    let lengths = match dataset {
+        Dataset::Classify(data) => {
+            let one = |example: &crate::ClassifyExample| {
+                let encoded = classify::encode(tokenizer, &example.text, example.text2.as_deref(), options.max_len)?;
+                let (length, removed) = (encoded.len(), encoded.removed);
+                Ok(Lengths { whole: length + removed, cut: removed > 0, sequences: vec![length] })
+            };
+            data.examples.iter().map(one).collect::<Result<Vec<_>>>()?
+        }
+        Dataset::Ner(data) => {
+            let one = |sentence: &crate::NerSentence| ner_lengths(tokenizer, sentence, options.max_len);
+            data.sentences.iter().map(one).collect::<Result<Vec<_>>>()?
+        }
+        Dataset::Qa(data) => qa_lengths(tokenizer, &data.examples, options)?,
+    };
+    let sequences = || lengths.iter().flat_map(|length| &length.sequences);
+    let truncated = lengths.iter().filter(|length| length.cut).count();
+    Ok(TokenStatistics {
+        total: sequences().sum(),
+        windows: sequences().count(),
+        max_len: options.max_len,
+        truncated,
+        truncated_share: if lengths.is_empty() { 0.0 } else { truncated as f64 / lengths.len() as f64 },
+        lengths: Quantiles::of(lengths.iter().map(|length| length.whole).collect()),
+    })
+}
+
+fn ner_lengths(tokenizer: &Tokenizer, sentence: &crate::NerSentence, max_len: usize) -> Result<Lengths> {
+    let windows = ner::encode(tokenizer, &sentence.words, None, 0, max_len)?;
+    let sequences: Vec<usize> = windows.iter().map(|window| window.encoded.len()).collect();
+    let removed: usize = windows.iter().map(|window| window.encoded.removed).sum();
+    // Windows overlap, so the whole is counted from the words and not from them.
+    let whole = match sequences.as_slice() {
+        [one] => one + removed,
+        _ => {
+            let pieces = sentence.words.iter().map(|word| tokenizer.pieces(word).map(|pieces| pieces.len().max(1)));
+            2 + pieces.sum::<Result<usize>>()?
+        }
+    };
+    Ok(Lengths { whole, cut: removed > 0, sequences })
+}
+
+fn qa_lengths(tokenizer: &Tokenizer, examples: &[crate::QaExample], options: &QaOptions) -> Result<Vec<Lengths>> {
+    let mut lengths: Vec<Lengths> =
+        examples.iter().map(|_| Lengths { whole: 0, cut: false, sequences: Vec::new() }).collect();
+    let kept = QaOptions { answerless: qa::Answerless::PointAtCls, ..*options };
+    for window in qa::encode_all(tokenizer, examples, &kept)? {
+        let length = &mut lengths[window.example];
+        let (removed, specials) = (window.encoded.removed, 3);
+        let question = window.context.start - 2 + removed;
+        length.cut = removed > 0;
+        length.sequences.push(window.encoded.len());
+        // Windows come in order and the last one reaches the end of the context.
+        length.whole = specials + question + window.context_begin + window.context.len();
+    }
+    Ok(lengths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_of_the_list() {
+        let quantiles = Quantiles::of((1..=100).rev().collect());
+        assert_eq!((quantiles.min, quantiles.p50, quantiles.p90, quantiles.p99, quantiles.max), (1, 50, 90, 99, 100));
+        assert_eq!(quantiles.mean, 50.5);
+        assert_eq!(Quantiles::of(vec![7]).p50, 7);
+        assert_eq!(Quantiles::of(Vec::new()), Quantiles::default());
+    }
+}

@@ -1,0 +1,148 @@
+//! The tasks a user can name, and the four kinds of work behind them.
+//!
+//! `sst2`, `mnli`, `conll03` and `squad` are the paper's four (§4); `classify`, `pair`, `ner` and `qa` are the same
+//! four kinds of work on a user's own files. The difference is only in how files are read and in which labels are
+//! assumed: everything after the reader goes by [`Kind`].
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::suggest::nearest;
+use crate::{Error, Labels};
+
+/// A task as named on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Task {
+    /// GLUE SST-2: sentiment of one sentence, `sentence<TAB>label`.
+    Sst2,
+    /// GLUE MNLI: entailment between two sentences.
+    Mnli,
+    /// CoNLL-2003 named entities, four columns.
+    Conll03,
+    /// SQuAD v1.1: an answer span in a paragraph.
+    Squad,
+    /// A user's own single-text classification file.
+    Classify,
+    /// A user's own sentence-pair classification file.
+    Pair,
+    /// A user's own CoNLL-style columns, any entity types.
+    Ner,
+    /// A user's own file in SQuAD's JSON layout.
+    Qa,
+}
+
+/// What kind of head, features and metric a task needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// One label for one text.
+    Classify,
+    /// One label for two texts.
+    Pair,
+    /// One tag for each word.
+    Ner,
+    /// One span of the context.
+    Qa,
+}
+
+impl Task {
+    /// Every task, in the order in which help texts list them.
+    pub const ALL: [Task; 8] =
+        [Task::Sst2, Task::Mnli, Task::Conll03, Task::Squad, Task::Classify, Task::Pair, Task::Ner, Task::Qa];
+
+    /// The name used on the command line and in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Task::Sst2 => "sst2",
+            Task::Mnli => "mnli",
+            Task::Conll03 => "conll03",
+            Task::Squad => "squad",
+            Task::Classify => "classify",
+            Task::Pair => "pair",
+            Task::Ner => "ner",
+            Task::Qa => "qa",
+        }
+    }
+
+    /// The kind of work this task is.
+    pub fn kind(self) -> Kind {
+        match self {
+            Task::Sst2 | Task::Classify => Kind::Classify,
+            Task::Mnli | Task::Pair => Kind::Pair,
+            Task::Conll03 | Task::Ner => Kind::Ner,
+            Task::Squad | Task::Qa => Kind::Qa,
+        }
+    }
+
+    /// The labels the task is defined with, or `None` where they are found in the user's data (or there are none).
+    ///
+    /// - `sst2`: `negative`, `positive` (0 and 1 in the file).
+    /// - `mnli`: `entailment`, `neutral`, `contradiction`, the order of GLUE's own label ids. Checkpoints trained
+    ///   elsewhere may use another order (some have contradiction first): pass their labels as given instead.
+    /// - `conll03`: `O`, then `B-`/`I-` of PER, ORG, LOC, MISC, the order of the common copies of the data set.
+    pub fn default_labels(self) -> Option<Labels> {
+        let names: &[&str] = match self {
+            Task::Sst2 => &["negative", "positive"],
+            Task::Mnli => &["entailment", "neutral", "contradiction"],
+            Task::Conll03 => &["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"],
+            Task::Squad | Task::Classify | Task::Pair | Task::Ner | Task::Qa => return None,
+        };
+        Some(Labels::from_fixed(names))
+    }
+
+    /// The number of pieces a sequence is cut or windowed to when the user does not say: 384 for question answering
+    /// (as BERT's SQuAD recipe), 128 for the others (as its GLUE recipe).
+    pub fn default_max_len(self) -> usize {
+        match self.kind() {
+            Kind::Qa => 384,
+            Kind::Classify | Kind::Pair | Kind::Ner => 128,
+        }
+    }
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+impl FromStr for Task {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        Task::ALL.into_iter().find(|task| task.name() == name).ok_or_else(|| Error::UnknownTask {
+            name: name.to_owned(),
+            nearest: nearest(name, &Task::ALL.map(Task::name)).map(str::to_owned),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_parses_back_and_serializes_as_itself() {
+        for task in Task::ALL {
+            assert_eq!(task.name().parse::<Task>().unwrap(), task);
+            assert_eq!(serde_json::to_value(task).unwrap(), task.name());
+        }
+    }
+
+    #[test]
+    fn a_near_miss_is_suggested() {
+        let error = "sst-2".parse::<Task>().unwrap_err();
+        assert_eq!(error.to_string(), "there is no task named \"sst-2\"");
+        assert!(error.hint().unwrap().starts_with("did you mean \"sst2\"?"));
+    }
+
+    #[test]
+    fn given_order_of_the_fixed_labels() {
+        assert_eq!(Task::Mnli.default_labels().unwrap().names(), ["entailment", "neutral", "contradiction"]);
+        assert_eq!(Task::Conll03.default_labels().unwrap().len(), 9);
+        assert!(Task::Pair.default_labels().is_none());
+    }
+}
