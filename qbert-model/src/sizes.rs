@@ -1,0 +1,25 @@
+//! From a configuration alone to the sizes of the paper's tables and of a packed file.
+
+use qbert_quant::{ModelShape, TransformerDimensions};
+
+use crate::config::Config;
+use crate::layout::Layout;
+
+impl Config {
+    /// What matters for sizes: every site's shape, and the parameters that no plan quantizes (the embedding's
+    /// LayerNorm, and the pooler and head of `layout`, where one is given).
+    pub fn shape(&self, layout: Option<&Layout>) -> ModelShape {
+        let on_top: usize =
+            layout.into_iter().flat_map(Layout::parameters).filter(|p| p.on_top).map(|p| p.span.len()).sum();
+        ModelShape::transformer(&TransformerDimensions {
+            vocabulary: self.vocab_size,
+            positions: self.max_positions,
+            types: self.type_vocab_size,
+            hidden: self.hidden_size,
+            intermediate: self.intermediate_size,
+            layers: self.layers,
+            heads: self.heads,
+            uncounted: 2 * self.hidden_size + on_top,
+        })
+    }
+}
