@@ -1,0 +1,127 @@
+//! `qbert data`: what is in a data file, read and checked as training would read it.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use qbert::tasks::features::qa::QaOptions;
+use qbert::tasks::stats::statistics;
+use qbert::tasks::{Columns, DataStatistics, Format, LabelSource, Labels, ReadOptions, Task, Tokenizer, read};
+use qbert::{Error, Result};
+
+use super::table::Table;
+use super::{json, model};
+
+/// Read and check data files; count examples, labels and tokens.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qbert data --task sst2 train.tsv
+  qbert data --task classify --text review --label stars --model minilm --max-len 128 reviews.csv
+  qbert data --task ner --model minilm train.conll --json
+
+Tasks: sst2, mnli, conll03, squad; your own: classify, pair (tsv, csv, jsonl), ner (CoNLL columns), qa (SQuAD json).")]
+pub(crate) struct Options {
+    /// What the files are for.
+    #[arg(long)]
+    task: String,
+    /// The data files, read in this order.
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Count tokens with the tokenizer of this model: a directory, a hub id, or `minilm`.
+    #[arg(long)]
+    model: Option<String>,
+    /// Longest sequence in tokens; the task's usual one if not given.
+    #[arg(long)]
+    max_len: Option<usize>,
+    /// Column of the (first) text.
+    #[arg(long)]
+    text: Option<String>,
+    /// Column of the second text.
+    #[arg(long)]
+    text2: Option<String>,
+    /// Column of the label.
+    #[arg(long)]
+    label: Option<String>,
+    /// The labels there may be, in order; found in the data if not given.
+    #[arg(long, value_delimiter = ',')]
+    labels: Option<Vec<String>>,
+    /// Accept examples without a label.
+    #[arg(long)]
+    unlabelled: bool,
+    /// The files' form, if their names do not say it.
+    #[arg(long, value_enum)]
+    format: Option<FileFormat>,
+    /// Print as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum FileFormat {
+    Tsv,
+    Csv,
+    Jsonl,
+}
+
+pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    let task: Task = options.task.parse().map_err(|error| Error::from(error).of_flag("--task"))?;
+    let labels = match &options.labels {
+        Some(names) => LabelSource::Given(Labels::new(names.iter().cloned())?),
+        None => LabelSource::TaskOrFound,
+    };
+    let columns =
+        Columns { text: options.text.clone(), text2: options.text2.clone(), label: options.label.clone(), id: None };
+    let format = options.format.map(|format| match format {
+        FileFormat::Tsv => Format::Tsv,
+        FileFormat::Csv => Format::Csv,
+        FileFormat::Jsonl => Format::Jsonl,
+    });
+    let require_labels = !options.unlabelled;
+    let dataset = read(task, &options.files, &ReadOptions { columns, labels, require_labels, format })?;
+    let tokenizer = match &options.model {
+        Some(name) => Some(Tokenizer::from_directory(&model::directory(name, quiet)?)?),
+        None => None,
+    };
+    let max_len = options.max_len.unwrap_or(task.default_max_len());
+    let found = statistics(&dataset, tokenizer.as_ref(), &QaOptions { max_len, ..QaOptions::default() })?;
+    Ok(if options.json { json(&found) } else { text(task, &found) })
+}
+
+fn text(task: Task, found: &DataStatistics) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "{task}: {} {}", found.examples, qbert::tasks::Dataset::noun(task));
+    if found.skipped > 0 {
+        let _ = writeln!(text, "  skipped     {}", found.skipped);
+    }
+    if found.unlabelled > 0 {
+        let _ = writeln!(text, "  unlabelled  {}", found.unlabelled);
+    }
+    if let Some(words) = found.words {
+        let _ = writeln!(text, "  words       {words}");
+    }
+    if let Some(contexts) = found.contexts {
+        let _ = writeln!(text, "  contexts    {contexts}");
+    }
+    if !found.labels.is_empty() {
+        let mut table = Table::new(["label", "count", "share"]);
+        let total: usize = found.labels.iter().map(|l| l.count).sum();
+        for label in &found.labels {
+            let share = 100.0 * label.count as f64 / total.max(1) as f64;
+            table.row([label.label.clone(), label.count.to_string(), format!("{share:.1} %")]);
+        }
+        let _ = write!(text, "\n{table}");
+    }
+    if let Some(tokens) = &found.tokens {
+        let lengths = &tokens.lengths;
+        let _ = writeln!(text, "\n  tokens      {} in all, {:.1} on average", tokens.total, lengths.mean);
+        let (p50, p90, p99, max) = (lengths.p50, lengths.p90, lengths.p99, lengths.max);
+        let _ = writeln!(text, "  lengths     half up to {p50}, 90 % up to {p90}, 99 % up to {p99}, longest {max}");
+        let (cut, share) = (tokens.truncated, 100.0 * tokens.truncated_share);
+        let _ = writeln!(text, "  longer than {} tokens: {cut} ({share:.1} %)", tokens.max_len);
+        if tokens.windows > 0 {
+            let _ = writeln!(text, "  sequences   {}", tokens.windows);
+        }
+    }
+    text
+}

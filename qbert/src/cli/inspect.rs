@@ -1,0 +1,138 @@
+//! `qbert inspect`: what a checkpoint is, checked tensor by tensor, and what it could shrink to.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use clap::Args;
+use qbert::Result;
+use qbert::model::{Checkpoint, Head};
+use qbert::quant::size::mebibytes;
+use qbert::quant::{BitWidth, GroupSpec, Plan, Precision, RangeMethod};
+use qbert::tasks::Tokenizer;
+
+use super::table::Table;
+use super::{json, model};
+
+/// Show what a checkpoint is; every weight is read and checked on the way.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qbert inspect minilm
+  qbert inspect ./my-finetuned-bert --json")]
+pub(crate) struct Options {
+    /// Checkpoint directory, hub id, or `minilm`.
+    model: String,
+    /// Print as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    let directory = model::directory(&options.model, quiet)?;
+    let checkpoint = Checkpoint::open(&directory)?;
+    let parameters = checkpoint.load()?;
+    let tokenizer = Tokenizer::from_directory(&directory)?;
+    let report = Report::new(&checkpoint, parameters.values().len(), tokenizer.vocab_size())?;
+    Ok(if options.json { json(&report) } else { report.text() })
+}
+
+#[derive(Debug, serde::Serialize)]
+struct Report {
+    directory: String,
+    layers: usize,
+    hidden_size: usize,
+    heads: usize,
+    intermediate_size: usize,
+    max_positions: usize,
+    vocab_size: usize,
+    tokenizer_size: usize,
+    head: Head,
+    labels: Vec<String>,
+    parameters: usize,
+    f32_bytes: usize,
+    stored_as: BTreeMap<String, usize>,
+    unused_tensors: Vec<String>,
+    sizes: Vec<Size>,
+}
+
+/// What one uniform width would give.
+#[derive(Debug, serde::Serialize)]
+struct Size {
+    bits: u8,
+    groups: usize,
+    paper_total_mib: f64,
+    paper_encoder_mib: f64,
+    file_bytes: u64,
+}
+
+/// The paper's number of groups; a smaller model takes one group per neuron.
+const GROUPS: usize = 128;
+
+impl Report {
+    fn new(checkpoint: &Checkpoint, parameters: usize, tokenizer_size: usize) -> Result<Self> {
+        let config = checkpoint.config();
+        let layout = checkpoint.layout();
+        let shape = config.shape(Some(&layout));
+        let groups = GROUPS.min(config.hidden_size).min(config.intermediate_size);
+        let size = |bits: u8| -> Result<Size> {
+            let width = Precision::Bits(BitWidth::new(bits)?);
+            let plan = Plan::uniform(config.layers, width, GroupSpec::Count(groups), RangeMethod::Mse);
+            let paper = shape.paper_size(&plan)?;
+            let (paper_total_mib, paper_encoder_mib) = (paper.total(), paper.without_embedding());
+            let file_bytes = shape.file_size(&plan)?.total();
+            Ok(Size { bits, groups, paper_total_mib, paper_encoder_mib, file_bytes })
+        };
+        Ok(Self {
+            directory: checkpoint.directory().display().to_string(),
+            layers: config.layers,
+            hidden_size: config.hidden_size,
+            heads: config.heads,
+            intermediate_size: config.intermediate_size,
+            max_positions: config.max_positions,
+            vocab_size: config.vocab_size,
+            tokenizer_size,
+            head: checkpoint.head(),
+            labels: checkpoint.labels(),
+            parameters,
+            f32_bytes: 4 * parameters,
+            stored_as: checkpoint.dtypes(),
+            unused_tensors: checkpoint.unused(&layout),
+            sizes: [8, 4, 3, 2].into_iter().map(size).collect::<Result<_>>()?,
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let head = match self.head {
+            Head::None => "none (fine-tune it for a task first)".to_owned(),
+            Head::QuestionAnswering => "question answering".to_owned(),
+            Head::SequenceClassification => format!("sequence classification: {}", self.labels.join(", ")),
+            Head::TokenClassification => format!("token classification: {}", self.labels.join(", ")),
+        };
+        let stored: Vec<String> = self.stored_as.iter().map(|(dtype, count)| format!("{count} in {dtype}")).collect();
+        let _ = writeln!(text, "{}", self.directory);
+        let (layers, hidden, wide, heads) = (self.layers, self.hidden_size, self.intermediate_size, self.heads);
+        let _ = writeln!(text, "  encoder     {layers} layers, hidden {hidden}, feed-forward {wide}, {heads} heads");
+        let _ = writeln!(text, "  tokens      vocabulary {}, up to {} positions", self.vocab_size, self.max_positions);
+        let _ = writeln!(text, "  head        {head}");
+        let (count, size) = (self.parameters, mebibytes(8 * self.f32_bytes as u64));
+        let _ = writeln!(text, "  parameters  {count}, {size:.1} MiB in f32, all finite");
+        let _ = writeln!(text, "  tensors     {}", stored.join(", "));
+        if !self.unused_tensors.is_empty() {
+            let _ = writeln!(text, "  not used    {}", self.unused_tensors.join(", "));
+        }
+        let mut table = Table::new(["bits", "paper's size", "encoder only", "packed weights", "smaller by"]);
+        for size in &self.sizes {
+            table.row([
+                size.bits.to_string(),
+                format!("{:.1} MiB", size.paper_total_mib),
+                format!("{:.1} MiB", size.paper_encoder_mib),
+                format!("{:.1} MiB", mebibytes(8 * size.file_bytes)),
+                format!("{:.1}x", self.f32_bytes as f64 / size.file_bytes as f64),
+            ]);
+        }
+        let groups = self.sizes.first().map_or(0, |size| size.groups);
+        let _ = write!(text, "\nwhat it could shrink to ({groups} groups, embedding and activations 8 bit)\n{table}");
+        text
+    }
+}

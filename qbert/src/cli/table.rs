@@ -1,0 +1,37 @@
+//! Small aligned tables for the terminal. Figures and reports are made elsewhere.
+
+/// Rows of text whose columns are padded to equal width: the first to the left, the others to the right.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new<const N: usize>(header: [&str; N]) -> Self {
+        Self { rows: vec![header.iter().map(|&cell| cell.to_owned()).collect()] }
+    }
+
+    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.into());
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let columns = self.rows.first().map_or(0, Vec::len);
+        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                if column == 0 {
+                    line.push_str(&format!("  {cell:<width$}"));
+                } else {
+                    line.push_str(&format!("  {cell:>width$}"));
+                }
+            }
+            writeln!(formatter, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}

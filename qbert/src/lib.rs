@@ -1,0 +1,13 @@
+//! Make a fine-tuned BERT ten times smaller and several times faster on ordinary CPUs, with almost no accuracy lost.
+//!
+//! This crate is the library facade (the one crate under semantic versioning) and the `qbert` command. The crates
+//! below it hold the parts: [`quant`] the paper's arithmetic and the bit plan, [`model`] checkpoints, [`tasks`]
+//! data, tokenization and metrics.
+
+mod error;
+pub mod fetch;
+
+pub use error::{Error, ErrorKind, Result};
+pub use qbert_model as model;
+pub use qbert_quant as quant;
+pub use qbert_tasks as tasks;
