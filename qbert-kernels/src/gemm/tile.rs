@@ -1,0 +1,172 @@
+//! The micro-kernel: one tile of C in registers, the whole depth in one loop.
+//!
+//! Every element of a tile is `start + Σ_k a·b` with k ascending and one accumulator, whatever the
+//! tile's size: results do not depend on how a matrix is cut into tiles.
+
+use super::pack::PACKED_ROW;
+use crate::simd::{Kernel, Simd};
+
+/// What a tile of C starts from.
+#[derive(Clone, Copy)]
+pub(super) enum TileStart {
+    /// `factor · C`; with factor 0, C is not read.
+    Scaled(f32),
+    /// One number per column, the same for all rows; readable for the tile's columns.
+    Bias(*const f32),
+}
+
+/// One tile `C[rows × cols] = start + A · B` by address.
+#[derive(Clone, Copy)]
+pub(super) struct Tile {
+    pub(super) depth: usize,
+    pub(super) a: *const f32,
+    /// Elements between `a[i][k]` and `a[i + 1][k]`.
+    pub(super) a_row: usize,
+    /// Elements between `a[i][k]` and `a[i][k + 1]`.
+    pub(super) a_depth: usize,
+    pub(super) b: *const f32,
+    /// Elements between `b[k][j]` and `b[k + 1][j]`; columns are adjacent.
+    pub(super) b_depth: usize,
+    pub(super) c: *mut f32,
+    pub(super) c_row: usize,
+    pub(super) start: TileStart,
+}
+
+/// A tile of `ROWS` rows and `cols` columns in `VECTORS` vectors: `cols == VECTORS·LANES`, unless
+/// `PARTIAL`. `A_ROW` and `A_DEPTH` are A's strides where they are known at compile time, else 0.
+struct Sized<'a, const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A_ROW: usize, const A_DEPTH: usize>
+{
+    tile: &'a Tile,
+    cols: usize,
+}
+
+impl<const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A_ROW: usize, const A_DEPTH: usize> Kernel
+    for Sized<'_, ROWS, VECTORS, PARTIAL, A_ROW, A_DEPTH>
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { tile, cols } = self;
+        let (a_row, a_depth) = if A_ROW > 0 { (A_ROW, A_DEPTH) } else { (tile.a_row, tile.a_depth) };
+        let last = cols - (VECTORS - 1) * S::LANES;
+        let partial = |vector: usize| PARTIAL && vector + 1 == VECTORS;
+        for row in 0..ROWS {
+            // C is needed only after the loop over the depth: it arrives meanwhile.
+            for vector in 0..VECTORS {
+                simd.prefetch(tile.c.wrapping_add(row * tile.c_row + vector * S::LANES));
+            }
+        }
+        let mut sums = [[simd.splat(0.0); VECTORS]; ROWS];
+        let (mut a, mut b) = (tile.a, tile.b);
+        for _ in 0..tile.depth {
+            // SAFETY: whoever made the tile promised ROWS × depth elements of A and depth × cols
+            // of B at these strides.
+            unsafe {
+                let mut columns = [simd.splat(0.0); VECTORS];
+                for (vector, column) in columns.iter_mut().enumerate() {
+                    *column = load(simd, b.add(vector * S::LANES), partial(vector), last);
+                }
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    let value = simd.splat(*a.add(row * a_row));
+                    for (sum, &column) in sums.iter_mut().zip(&columns) {
+                        *sum = simd.mul_add(value, column, *sum);
+                    }
+                }
+                a = a.wrapping_add(a_depth);
+                b = b.wrapping_add(tile.b_depth);
+            }
+        }
+        // One small loop per kind of start, rather than one with a choice inside: the compiler must
+        // unroll it completely, or the sums live in memory instead of registers.
+        macro_rules! finish {
+            (|$sum:ident, $c:ident, $vector:ident| $value:expr) => {
+                for (row, sums) in sums.iter().enumerate() {
+                    for ($vector, &$sum) in sums.iter().enumerate() {
+                        // SAFETY: whoever made the tile promised ROWS × cols elements of C and cols
+                        // of the bias.
+                        unsafe {
+                            let $c = tile.c.add(row * tile.c_row + $vector * S::LANES);
+                            let value = $value;
+                            if partial($vector) {
+                                simd.store_first_ptr($c, last, value);
+                            } else {
+                                simd.store_ptr($c, value);
+                            }
+                        }
+                    }
+                }
+            };
+        }
+        match tile.start {
+            TileStart::Scaled(0.0) => finish!(|sum, c, vector| sum),
+            TileStart::Scaled(1.0) => {
+                finish!(|sum, c, vector| simd.add(sum, load(simd, c, partial(vector), last)));
+            }
+            TileStart::Scaled(factor) => {
+                let factor = simd.splat(factor);
+                finish!(|sum, c, vector| simd.mul_add(factor, load(simd, c, partial(vector), last), sum));
+            }
+            TileStart::Bias(bias) => {
+                finish!(|sum, c, vector| {
+                    let from = bias.add(vector * S::LANES);
+                    simd.add(sum, load(simd, from, partial(vector), last))
+                });
+            }
+        }
+    }
+}
+
+/// A whole vector, or only its first `count` numbers.
+///
+/// # Safety
+/// That many numbers must be readable.
+#[inline(always)]
+unsafe fn load<S: Simd>(simd: S, from: *const f32, partial: bool, count: usize) -> S::F32 {
+    // SAFETY: passed on from the caller.
+    unsafe { if partial { simd.load_first_ptr(from, count) } else { simd.load_ptr(from) } }
+}
+
+/// A tile of the instruction set's full size over packed A.
+///
+/// # Safety
+/// The tile's addresses must be valid for `TILE_ROWS × 2·LANES`, and C overlap neither A nor B. A is
+/// packed in rows of `PACKED_ROW` floats (`by_rows`), or in depths of `LANES` floats.
+#[inline(always)]
+pub(super) unsafe fn whole_tile<S: Simd>(simd: S, tile: &Tile, by_rows: bool) {
+    let cols = 2 * S::LANES;
+    // The match is constant per instruction set.
+    match (S::TILE_ROWS, by_rows) {
+        (12, true) => simd.vectorize_apart(Sized::<12, 2, false, PACKED_ROW, 1> { tile, cols }),
+        (12, false) => simd.vectorize_apart(Sized::<12, 2, false, 1, 16> { tile, cols }),
+        (6, true) => simd.vectorize_apart(Sized::<6, 2, false, PACKED_ROW, 1> { tile, cols }),
+        (6, false) => simd.vectorize_apart(Sized::<6, 2, false, 1, 8> { tile, cols }),
+        // SAFETY: passed on from the caller.
+        _ => unsafe { any_tile(simd, tile, S::TILE_ROWS, cols) },
+    }
+}
+
+/// A tile of `1..=TILE_ROWS` rows and `1..=2·LANES` columns at any strides.
+///
+/// # Safety
+/// The tile's addresses must be valid for `rows × cols`, and C overlap neither A nor B.
+#[inline(always)]
+pub(super) unsafe fn any_tile<S: Simd>(simd: S, tile: &Tile, rows: usize, cols: usize) {
+    macro_rules! by_rows {
+        ($($count:literal)*) => {
+            match rows {
+                // The condition is constant per instruction set: tiles too tall for its registers
+                // are not compiled in.
+                $($count if $count <= S::TILE_ROWS => match (cols > S::LANES, cols % S::LANES > 0) {
+                    (true, false) => simd.vectorize_apart(Sized::<$count, 2, false, 0, 0> { tile, cols }),
+                    (true, true) => simd.vectorize_apart(Sized::<$count, 2, true, 0, 0> { tile, cols }),
+                    (false, false) => simd.vectorize_apart(Sized::<$count, 1, false, 0, 0> { tile, cols }),
+                    (false, true) => simd.vectorize_apart(Sized::<$count, 1, true, 0, 0> { tile, cols }),
+                },)*
+                _ => unreachable!("tile of {rows} rows"),
+            }
+        };
+    }
+    assert!((1..=2 * S::LANES).contains(&cols), "tile of {cols} columns");
+    by_rows!(1 2 3 4 5 6 7 8 9 10 11 12);
+}

@@ -1,0 +1,164 @@
+//! The vector instruction sets behind one trait, so that every kernel is written once.
+//!
+//! A kernel is a struct that implements [`Kernel`]: its body is generic over [`Simd`] and
+//! `#[inline(always)]`, and [`Simd::vectorize`] runs that body inside a function compiled with the
+//! instruction set's features. A value of a `Simd` type is the proof that the CPU has those
+//! features: it can only be made after detection (see `cpu.rs`), and that is what every `unsafe`
+//! intrinsic call in the implementations relies on.
+//!
+//! Not for use outside this crate: callers see [`crate::Kernels`].
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub(crate) mod loops;
+pub(crate) mod math;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
+pub(crate) use portable::Portable;
+
+/// A computation that can run on any instruction set.
+///
+/// `run` must be `#[inline(always)]` in every implementation: otherwise its body is compiled
+/// without the instruction set's features and every intrinsic becomes a function call.
+pub(crate) trait Kernel {
+    type Output;
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// One instruction set: vectors of `LANES` 32-bit floats or integers.
+///
+/// The order of every horizontal reduction is fixed per instruction set (a tree over the lanes).
+/// `mul_add` is fused on AVX2 and AVX-512 and two roundings on the portable set.
+pub(crate) trait Simd: Copy + Send + Sync + 'static {
+    type F32: Copy;
+    type U32: Copy;
+    const LANES: usize;
+    /// Rows of the GEMM micro-tile that fit the register file (each two vectors wide).
+    const TILE_ROWS: usize;
+
+    /// Runs `kernel` with this instruction set's features enabled.
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
+
+    /// The same in a function of its own that is never inlined: for inner loops that fill the
+    /// register file, so that the code around them does not cost them registers.
+    fn vectorize_apart<K: Kernel>(self, kernel: K) -> K::Output;
+
+    fn splat(self, value: f32) -> Self::F32;
+    fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn max(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn min(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn sqrt(self, a: Self::F32) -> Self::F32;
+    fn abs(self, a: Self::F32) -> Self::F32;
+    /// `a * b + c`
+    fn mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
+    /// `c - a * b`
+    fn neg_mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
+    /// Lane by lane `if a < b { yes } else { no }`; a NaN in `a` or `b` gives `no`.
+    fn select_less(self, a: Self::F32, b: Self::F32, yes: Self::F32, no: Self::F32) -> Self::F32;
+    /// `a` in the first `count` lanes, `b` in the others.
+    fn select_first(self, count: usize, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// The nearest integer, ties to even.
+    fn round(self, a: Self::F32) -> Self::F32;
+    /// `2^n` for integer-valued `n` in -126..=127.
+    fn exp2_integer(self, n: Self::F32) -> Self::F32;
+    fn reduce_sum(self, a: Self::F32) -> f32;
+    fn reduce_max(self, a: Self::F32) -> f32;
+
+    fn splat_u32(self, value: u32) -> Self::U32;
+    /// `[start, start + 1, …]`, wrapping.
+    fn count_from(self, start: u32) -> Self::U32;
+    fn xor_u32(self, a: Self::U32, b: Self::U32) -> Self::U32;
+    /// High and low halves of the 64-bit products.
+    fn mul_wide_u32(self, a: Self::U32, b: Self::U32) -> (Self::U32, Self::U32);
+    /// Lane by lane `if a < limit { 0.0 } else { value }`, unsigned.
+    fn zero_below(self, a: Self::U32, limit: Self::U32, value: Self::F32) -> Self::F32;
+
+    /// # Safety
+    /// `LANES` floats must be readable at `pointer` (no alignment needed).
+    unsafe fn load_ptr(self, pointer: *const f32) -> Self::F32;
+    /// # Safety
+    /// `LANES` floats must be writable at `pointer` (no alignment needed).
+    unsafe fn store_ptr(self, pointer: *mut f32, value: Self::F32);
+    /// The first `count` lanes from memory, the others zero.
+    ///
+    /// # Safety
+    /// `count <= LANES` floats must be readable at `pointer`.
+    unsafe fn load_first_ptr(self, pointer: *const f32, count: usize) -> Self::F32;
+    /// # Safety
+    /// `count <= LANES` floats must be writable at `pointer`.
+    unsafe fn store_first_ptr(self, pointer: *mut f32, count: usize, value: Self::F32);
+
+    /// Asks for the cache line at an address, which need not be valid.
+    #[inline(always)]
+    fn prefetch(self, _address: *const f32) {}
+
+    /// The same into the second-level cache only.
+    #[inline(always)]
+    fn prefetch_far(self, _address: *const f32) {}
+
+    /// Writes the transpose of `rows × cols` floats (each at most `LANES`): `cols` rows of `LANES`
+    /// floats, zero beyond `rows`. Both sides are given as address and row stride.
+    ///
+    /// # Safety
+    /// `rows` rows of `cols` floats must be readable at the source, `cols` rows of `LANES` floats
+    /// writable at the target, without overlap.
+    #[inline(always)]
+    unsafe fn transpose_block(
+        self,
+        (source, source_row): (*const f32, usize),
+        (rows, cols): (usize, usize),
+        (target, target_row): (*mut f32, usize),
+    ) {
+        for j in 0..cols {
+            for i in 0..Self::LANES {
+                // SAFETY: i < rows and j < cols where the source is read, j < cols and i < LANES
+                // where the target is written.
+                unsafe {
+                    let value = if i < rows { *source.add(i * source_row + j) } else { 0.0 };
+                    *target.add(j * target_row + i) = value;
+                }
+            }
+        }
+    }
+
+    /// The first `LANES` elements of a slice; panics when it is shorter.
+    #[inline(always)]
+    fn load(self, source: &[f32]) -> Self::F32 {
+        assert!(source.len() >= Self::LANES);
+        // SAFETY: the slice holds at least LANES floats.
+        unsafe { self.load_ptr(source.as_ptr()) }
+    }
+
+    /// Writes the first `LANES` elements of a slice; panics when it is shorter.
+    #[inline(always)]
+    fn store(self, target: &mut [f32], value: Self::F32) {
+        assert!(target.len() >= Self::LANES);
+        // SAFETY: the slice holds at least LANES floats.
+        unsafe { self.store_ptr(target.as_mut_ptr(), value) }
+    }
+
+    /// All elements of a slice no longer than `LANES`, padded with zeros.
+    #[inline(always)]
+    fn load_partial(self, source: &[f32]) -> Self::F32 {
+        assert!(source.len() <= Self::LANES);
+        // SAFETY: exactly the slice's own elements are read.
+        unsafe { self.load_first_ptr(source.as_ptr(), source.len()) }
+    }
+
+    /// Fills a slice no longer than `LANES` from the first lanes.
+    #[inline(always)]
+    fn store_partial(self, target: &mut [f32], value: Self::F32) {
+        assert!(target.len() <= Self::LANES);
+        // SAFETY: exactly the slice's own elements are written.
+        unsafe { self.store_first_ptr(target.as_mut_ptr(), target.len(), value) }
+    }
+}

@@ -1,0 +1,156 @@
+//! The portable set: eight lanes as a plain array, which the compiler turns into whatever vectors
+//! the target always has. It is the reference for the other sets and the fallback elsewhere; it
+//! has no fused multiply-add, because without hardware support that is a slow library call.
+
+use super::{Kernel, Simd};
+
+/// Needs nothing of the CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Portable;
+
+const LANES: usize = 8;
+
+macro_rules! lanes {
+    ($lane:ident => $value:expr) => {{
+        let mut out = [Default::default(); LANES];
+        let mut $lane = 0;
+        while $lane < LANES {
+            out[$lane] = $value;
+            $lane += 1;
+        }
+        out
+    }};
+}
+
+impl Simd for Portable {
+    type F32 = [f32; LANES];
+    type U32 = [u32; LANES];
+    const LANES: usize = LANES;
+    const TILE_ROWS: usize = 2;
+
+    #[inline(always)]
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
+    }
+    #[inline(never)]
+    fn vectorize_apart<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::F32 {
+        [value; LANES]
+    }
+    #[inline(always)]
+    fn add(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        lanes!(i => a[i] + b[i])
+    }
+    #[inline(always)]
+    fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        lanes!(i => a[i] - b[i])
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        lanes!(i => a[i] * b[i])
+    }
+    #[inline(always)]
+    fn div(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        lanes!(i => a[i] / b[i])
+    }
+    // As the x86 instructions do: the second operand when either is NaN.
+    #[inline(always)]
+    fn max(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        lanes!(i => if a[i] > b[i] { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    fn min(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        lanes!(i => if a[i] < b[i] { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    fn sqrt(self, a: Self::F32) -> Self::F32 {
+        lanes!(i => a[i].sqrt())
+    }
+    #[inline(always)]
+    fn abs(self, a: Self::F32) -> Self::F32 {
+        lanes!(i => a[i].abs())
+    }
+    #[inline(always)]
+    fn mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32 {
+        lanes!(i => a[i] * b[i] + c[i])
+    }
+    #[inline(always)]
+    fn neg_mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32 {
+        lanes!(i => c[i] - a[i] * b[i])
+    }
+    #[inline(always)]
+    fn select_less(self, a: Self::F32, b: Self::F32, yes: Self::F32, no: Self::F32) -> Self::F32 {
+        lanes!(i => if a[i] < b[i] { yes[i] } else { no[i] })
+    }
+    #[inline(always)]
+    fn select_first(self, count: usize, a: Self::F32, b: Self::F32) -> Self::F32 {
+        lanes!(i => if i < count { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    fn round(self, a: Self::F32) -> Self::F32 {
+        // Adding 1.5·2^23 leaves no fraction bits: the addition itself rounds, ties to even. Only
+        // called with |a| far below 2^22.
+        const SHIFT: f32 = 12_582_912.0;
+        lanes!(i => (a[i] + SHIFT) - SHIFT)
+    }
+    #[inline(always)]
+    fn exp2_integer(self, n: Self::F32) -> Self::F32 {
+        lanes!(i => f32::from_bits(((n[i] as i32).wrapping_add(127) as u32) << 23))
+    }
+    #[inline(always)]
+    fn reduce_sum(self, a: Self::F32) -> f32 {
+        ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
+    }
+    #[inline(always)]
+    fn reduce_max(self, a: Self::F32) -> f32 {
+        a.iter().fold(f32::NEG_INFINITY, |m, &v| m.max(v))
+    }
+
+    #[inline(always)]
+    fn splat_u32(self, value: u32) -> Self::U32 {
+        [value; LANES]
+    }
+    #[inline(always)]
+    fn count_from(self, start: u32) -> Self::U32 {
+        lanes!(i => start.wrapping_add(i as u32))
+    }
+    #[inline(always)]
+    fn xor_u32(self, a: Self::U32, b: Self::U32) -> Self::U32 {
+        lanes!(i => a[i] ^ b[i])
+    }
+    #[inline(always)]
+    fn mul_wide_u32(self, a: Self::U32, b: Self::U32) -> (Self::U32, Self::U32) {
+        (lanes!(i => ((u64::from(a[i]) * u64::from(b[i])) >> 32) as u32), lanes!(i => a[i].wrapping_mul(b[i])))
+    }
+    #[inline(always)]
+    fn zero_below(self, a: Self::U32, limit: Self::U32, value: Self::F32) -> Self::F32 {
+        lanes!(i => if a[i] < limit[i] { 0.0 } else { value[i] })
+    }
+
+    #[inline(always)]
+    unsafe fn load_ptr(self, pointer: *const f32) -> Self::F32 {
+        // SAFETY: the caller promises LANES readable floats.
+        unsafe { pointer.cast::<[f32; LANES]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store_ptr(self, pointer: *mut f32, value: Self::F32) {
+        // SAFETY: the caller promises LANES writable floats.
+        unsafe { pointer.cast::<[f32; LANES]>().write_unaligned(value) }
+    }
+    #[inline(always)]
+    unsafe fn load_first_ptr(self, pointer: *const f32, count: usize) -> Self::F32 {
+        let mut out = [0.0; LANES];
+        // SAFETY: the caller promises `count` readable floats, and `count <= LANES`.
+        unsafe { std::ptr::copy_nonoverlapping(pointer, out.as_mut_ptr(), count) };
+        out
+    }
+    #[inline(always)]
+    unsafe fn store_first_ptr(self, pointer: *mut f32, count: usize, value: Self::F32) {
+        // SAFETY: the caller promises `count` writable floats, and `count <= LANES`.
+        unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), pointer, count) };
+    }
+}
