@@ -17,9 +17,37 @@ pub fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Res
     let mut writer = BufWriter::with_capacity(1 << 20, temporary);
     fill(&mut writer).map_err(Error::io(path, "write"))?;
     let temporary = writer.into_inner().map_err(|error| Error::io(path, "write")(error.into_error()))?;
+    finish(temporary, path, &parent)
+}
+
+/// Flushes a complete temporary file and gives it its name.
+fn finish(temporary: tempfile::NamedTempFile, path: &Path, parent: &Path) -> Result<()> {
     temporary.as_file().sync_all().map_err(Error::io(path, "flush to the disk"))?;
     temporary.persist(path).map_err(|error| Error::io(path, "put in place")(error.error))?;
-    sync_directory(&parent)
+    sync_directory(parent)
+}
+
+/// Writes a safetensors file; the old one stays until the new one is complete and on the disk.
+pub fn write_tensors<N: AsRef<str> + Ord + std::fmt::Display, V: safetensors::View>(
+    path: &Path,
+    tensors: impl IntoIterator<Item = (N, V)>,
+    metadata: std::collections::HashMap<String, String>,
+) -> Result<()> {
+    let parent = parent_of(path);
+    std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create the directory"))?;
+    let temporary = builder(path).tempfile_in(&parent).map_err(Error::io(path, "create a file beside it"))?;
+    let permissions = temporary.as_file().metadata().map(|m| m.permissions()).map_err(Error::io(path, "create"))?;
+    safetensors::serialize_to_file(tensors, Some(metadata), temporary.path()).map_err(|error| match error {
+        safetensors::SafeTensorError::IoError(source) => Error::io(path, "write")(source),
+        other => Error::Damaged { path: path.to_owned(), problem: other.to_string() },
+    })?;
+    // safetensors puts a file of its own there, readable by its owner only.
+    let flush = || {
+        std::fs::set_permissions(temporary.path(), permissions)?;
+        File::open(temporary.path())?.sync_all()
+    };
+    flush().map_err(Error::io(path, "flush to the disk"))?;
+    finish(temporary, path, &parent)
 }
 
 /// Builds a directory through `fill` and puts it in place of `target` in one step.
@@ -215,8 +243,12 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("file.json");
         write_file(&path, |w| w.write_all(b"x")).unwrap();
-        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o400, 0o400);
-        assert_ne!(mode & 0o777, 0o600, "as open as the umask allows");
+        let weights = home.path().join("model.safetensors");
+        let tensor = crate::FloatTensor { shape: &[2], values: &[1.0, 2.0] };
+        write_tensors(&weights, [("a", tensor)], std::collections::HashMap::new()).unwrap();
+        for path in [path, weights] {
+            let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+            assert_ne!(mode & 0o777, 0o600, "{} is as open as the umask allows", path.display());
+        }
     }
 }

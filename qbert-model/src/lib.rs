@@ -13,7 +13,7 @@ mod layout;
 mod parameters;
 mod sizes;
 
-pub use checkpoint::{Checkpoint, Loaded, TokenizerFiles, write_checkpoint};
+pub use checkpoint::{Checkpoint, FloatTensor, Loaded, TokenizerFiles, update_checkpoint, write_checkpoint};
 pub use config::{Config, Head};
 pub use error::{Error, Result};
 pub use layout::{Layout, Parameter, matrix_shape, site_tensor};

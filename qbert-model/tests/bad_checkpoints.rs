@@ -1,5 +1,7 @@
 //! Everything that can be wrong with a checkpoint gets an error that names file and tensor and says what to do.
 
+#![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
+
 mod common;
 
 use std::fmt::Write;

@@ -1,5 +1,7 @@
 //! Every spelling of a checkpoint loads to the same numbers, and what is written is read back.
 
+#![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
+
 mod common;
 
 use std::path::Path;

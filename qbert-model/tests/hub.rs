@@ -1,5 +1,6 @@
 //! Hub ids, against a server on this machine that answers as the hub does.
 
+#![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
 #![cfg(feature = "hub")]
 
 mod common;

@@ -1,5 +1,7 @@
 //! The paper's sizes from nothing but a `config.json`; `qbert-quant/tests/sizes.rs` has all its tables.
 
+#![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
+
 use std::path::Path;
 
 use qbert_model::Config;

@@ -9,4 +9,4 @@ mod read;
 mod write;
 
 pub use read::{Checkpoint, Loaded, TokenizerFiles};
-pub use write::write_checkpoint;
+pub use write::{FloatTensor, update_checkpoint, write_checkpoint};

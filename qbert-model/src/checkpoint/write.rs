@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::io::Write;
 use std::path::Path;
 
 use safetensors::{Dtype, View};
@@ -10,7 +9,7 @@ use safetensors::{Dtype, View};
 use super::read::TokenizerFiles;
 use crate::atomic;
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::parameters::Parameters;
 
 /// Other files that belong to a checkpoint directory and may be replaced with it.
@@ -27,42 +26,49 @@ pub fn write_checkpoint(
     tokenizer: &TokenizerFiles,
 ) -> Result<()> {
     let known = |name: &str| OWN_FILES.contains(&name) || TokenizerFiles::NAMES.contains(&name);
-    atomic::write_directory(directory, known, |target| {
-        let json = config.to_json(parameters.layout().head(), labels);
-        write(&target.join("config.json"), format!("{json:#}\n").as_bytes())?;
-        for (name, bytes) in tokenizer.iter() {
-            write(&target.join(name), bytes)?;
-        }
-        write_weights(&target.join("model.safetensors"), parameters)
-    })
+    atomic::write_directory(directory, known, |target| update_checkpoint(target, config, parameters, labels, tokenizer))
 }
 
-/// Writes all parameters under their `transformers` names as one safetensors file (not atomic by itself).
+/// The same into a directory that holds other things too: each file is replaced whole, the weights last.
+///
+/// For a run's own directory, where only the weights change from one call to the next.
+pub fn update_checkpoint(
+    directory: &Path,
+    config: &Config,
+    parameters: &Parameters,
+    labels: &[String],
+    tokenizer: &TokenizerFiles,
+) -> Result<()> {
+    let json = config.to_json(parameters.layout().head(), labels);
+    atomic::write_file(&directory.join("config.json"), |writer| writeln!(writer, "{json:#}"))?;
+    for (name, bytes) in tokenizer.iter() {
+        atomic::write_file(&directory.join(name), |writer| writer.write_all(bytes))?;
+    }
+    write_weights(&directory.join("model.safetensors"), parameters)
+}
+
+/// Writes all parameters under their `transformers` names as one safetensors file.
 fn write_weights(path: &Path, parameters: &Parameters) -> Result<()> {
     let layout = parameters.layout();
     let tensors = layout.parameters().iter().map(|parameter| {
         let values = parameters.get(parameter);
-        (layout.file_name(parameter), Tensor { shape: &parameter.shape, values })
+        (layout.file_name(parameter), FloatTensor { shape: &parameter.shape, values })
     });
     // transformers refuses a file whose metadata does not say which framework's conventions it follows.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    safetensors::serialize_to_file(tensors, Some(metadata), path).map_err(|error| match error {
-        safetensors::SafeTensorError::IoError(source) => Error::io(path, "write the weights")(source),
-        other => Error::Damaged { path: path.to_owned(), problem: other.to_string() },
-    })
+    atomic::write_tensors(path, tensors, metadata)
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = std::fs::File::create(path).map_err(Error::io(path, "create"))?;
-    file.write_all(bytes).map_err(Error::io(path, "write"))
+/// f32 values on their way into a safetensors file, without a copy where the machine allows it.
+#[derive(Debug, Clone, Copy)]
+pub struct FloatTensor<'a> {
+    /// Dimensions, outermost first.
+    pub shape: &'a [usize],
+    /// The values.
+    pub values: &'a [f32],
 }
 
-struct Tensor<'a> {
-    shape: &'a [usize],
-    values: &'a [f32],
-}
-
-impl View for Tensor<'_> {
+impl View for FloatTensor<'_> {
     fn dtype(&self) -> Dtype {
         Dtype::F32
     }

@@ -1,0 +1,74 @@
+//! A batch without padding: one run of tokens and the offsets of its sequences.
+//!
+//! Real text has wildly different lengths. A framework that pads computes on the padding (three quarters of a random
+//! SST-2 batch); here a batch of sequences is simply concatenated, every row of every matrix is a real token, and only
+//! attention looks at the offsets.
+
+use std::ops::Range;
+
+/// What the model should have answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Targets {
+    /// Nothing: prediction only.
+    None,
+    /// One label per sequence.
+    Sequences(Vec<u32>),
+    /// One label per token; `None` where no label counts (special tokens, later pieces of a word).
+    Tokens(Vec<Option<u32>>),
+    /// First and last token of the answer, counted from the start of each sequence.
+    Spans(Vec<(u32, u32)>),
+}
+
+/// Sequences laid end to end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// Token ids of all sequences.
+    pub input_ids: Vec<u32>,
+    /// Token type of each token.
+    pub segments: Vec<u8>,
+    /// Where each sequence starts, and at the end the number of tokens: one more entry than sequences.
+    pub offsets: Vec<usize>,
+    /// The right answers.
+    pub targets: Targets,
+}
+
+impl Batch {
+    /// An empty batch to push sequences onto.
+    pub fn new() -> Self {
+        Self { input_ids: Vec::new(), segments: Vec::new(), offsets: vec![0], targets: Targets::None }
+    }
+
+    /// Appends one sequence; `targets` is set by the caller.
+    pub fn push(&mut self, input_ids: &[u32], segments: &[u8]) {
+        debug_assert_eq!(input_ids.len(), segments.len());
+        self.input_ids.extend_from_slice(input_ids);
+        self.segments.extend_from_slice(segments);
+        self.offsets.push(self.input_ids.len());
+    }
+
+    /// Number of tokens in all sequences.
+    pub fn tokens(&self) -> usize {
+        self.input_ids.len()
+    }
+
+    /// Number of sequences.
+    pub fn sequences(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// The tokens of one sequence.
+    pub fn sequence(&self, index: usize) -> Range<usize> {
+        self.offsets[index]..self.offsets[index + 1]
+    }
+
+    /// All sequences' tokens in order.
+    pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        self.offsets.windows(2).map(|pair| pair[0]..pair[1])
+    }
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,149 @@
+//! The memory of a forward and backward pass: allocated once, reused for every batch.
+//!
+//! Training keeps what the backward pass needs of every layer; evaluation needs one layer's worth. Buffers only ever
+//! grow, to the largest batch seen.
+
+use qbert_model::{Config, Head};
+
+use crate::batch::Batch;
+use crate::ops::attention::Heads;
+use crate::ops::residual_norm::Saved;
+
+/// What one encoder layer leaves behind.
+#[derive(Debug, Default)]
+pub struct LayerActivations {
+    /// Query, key and value `[T, 3H]`.
+    pub qkv: Vec<f32>,
+    /// Attention probabilities before dropout, per sequence `[N, n, n]`.
+    pub probabilities: Vec<f32>,
+    /// Attention's result before its projection `[T, H]`.
+    pub context: Vec<f32>,
+    /// The sum under the first LayerNorm.
+    pub attention: Saved,
+    /// The first LayerNorm's output `[T, H]`.
+    pub middle: Vec<f32>,
+    /// GELU's output `[T, I]`.
+    pub inner: Vec<f32>,
+    /// GELU's slope `[T, I]`; empty in evaluation.
+    pub slope: Vec<f32>,
+    /// The sum under the second LayerNorm.
+    pub output: Saved,
+}
+
+/// All buffers of a forward pass.
+#[derive(Debug, Default)]
+pub struct Activations {
+    /// Whether every layer's activations are kept.
+    pub keep: bool,
+    /// Inputs of the layers and the last layer's output, `[T, H]` each; two in turn in evaluation.
+    pub hidden: Vec<Vec<f32>>,
+    /// The sum under the embedding's LayerNorm.
+    pub embedding: Saved,
+    /// One per layer, or a single one in evaluation.
+    pub layers: Vec<LayerActivations>,
+    /// GELU's input `[T, I]`, of the layer just computed.
+    pub pre_activation: Vec<f32>,
+    /// Attention's scratch memory.
+    pub scratch: Vec<f32>,
+    /// First tokens `[B, H]`, for the pooler.
+    pub first_tokens: Vec<f32>,
+    /// The pooler's output `[B, H]`.
+    pub pooled: Vec<f32>,
+    /// What the head reads, after dropout: `[B, H]` or `[T, H]`.
+    pub head_input: Vec<f32>,
+    /// The head's output: `[B, labels]` or `[T, labels]`.
+    pub logits: Vec<f32>,
+}
+
+impl Activations {
+    /// Buffers for training.
+    pub fn for_training() -> Self {
+        Self { keep: true, ..Self::default() }
+    }
+
+    /// Buffers for evaluation.
+    pub fn for_evaluation() -> Self {
+        Self::default()
+    }
+
+    /// The buffer that holds the input of `layer`, or the encoder's output for `layer = layers`.
+    pub fn hidden_index(&self, layer: usize) -> usize {
+        if self.keep { layer } else { layer % 2 }
+    }
+
+    /// The buffer that holds the activations of `layer`.
+    pub fn layer_index(&self, layer: usize) -> usize {
+        if self.keep { layer } else { 0 }
+    }
+
+    /// Makes room for a batch.
+    pub fn resize(&mut self, config: &Config, head: Head, outputs: usize, pooler: bool, batch: &Batch) {
+        let (tokens, hidden, wide) = (batch.tokens(), config.hidden_size, config.intermediate_size);
+        let heads = Heads { count: config.heads, width: config.head_size() };
+        let kept = if self.keep { config.layers } else { 1 };
+        self.hidden.resize_with(if self.keep { config.layers + 1 } else { 2 }, Vec::new);
+        self.hidden.iter_mut().for_each(|buffer| buffer.resize(tokens * hidden, 0.0));
+        self.embedding.resize(tokens, hidden);
+        self.layers.resize_with(kept, LayerActivations::default);
+        for layer in &mut self.layers {
+            layer.qkv.resize(tokens * 3 * hidden, 0.0);
+            layer.probabilities.resize(heads.probabilities(batch), 0.0);
+            layer.context.resize(tokens * hidden, 0.0);
+            layer.attention.resize(tokens, hidden);
+            layer.middle.resize(tokens * hidden, 0.0);
+            layer.inner.resize(tokens * wide, 0.0);
+            layer.slope.resize(if self.keep { tokens * wide } else { 0 }, 0.0);
+            layer.output.resize(tokens, hidden);
+        }
+        self.pre_activation.resize(tokens * wide, 0.0);
+        self.scratch.resize(heads.scratch(batch), 0.0);
+        let rows = if head == Head::SequenceClassification { batch.sequences() } else { tokens };
+        let pooled = if pooler { batch.sequences() * hidden } else { 0 };
+        self.first_tokens.resize(pooled, 0.0);
+        self.pooled.resize(pooled, 0.0);
+        self.head_input.resize(if head == Head::None { 0 } else { rows * hidden }, 0.0);
+        self.logits.resize(rows * outputs, 0.0);
+    }
+}
+
+/// The buffers of a backward pass: gradients of one layer at a time.
+#[derive(Debug, Default)]
+pub struct BackwardBuffers {
+    /// Gradient of a layer's output, then of its input `[T, H]`.
+    pub d_hidden: Vec<f32>,
+    /// Gradient of the sum under a LayerNorm, which is the residual's `[T, H]`.
+    pub d_sum: Vec<f32>,
+    /// The same through the dropout `[T, H]`.
+    pub d_dropped: Vec<f32>,
+    /// Gradient of the middle of a layer `[T, H]`.
+    pub d_middle: Vec<f32>,
+    /// Gradient of GELU's output, then of its input `[T, I]`.
+    pub d_inner: Vec<f32>,
+    /// Gradient of query, key and value `[T, 3H]`.
+    pub d_qkv: Vec<f32>,
+    /// Attention's scratch memory.
+    pub scratch: Vec<f32>,
+    /// Gradient of the logits.
+    pub d_logits: Vec<f32>,
+    /// Gradient of what the head reads.
+    pub d_head_input: Vec<f32>,
+    /// Gradient of the pooler's input, before tanh.
+    pub d_pooled: Vec<f32>,
+}
+
+impl BackwardBuffers {
+    /// Makes room for a batch whose forward pass was computed into `activations`.
+    pub fn resize(&mut self, config: &Config, batch: &Batch, activations: &Activations) {
+        let (tokens, hidden, wide) = (batch.tokens(), config.hidden_size, config.intermediate_size);
+        let heads = Heads { count: config.heads, width: config.head_size() };
+        for buffer in [&mut self.d_hidden, &mut self.d_sum, &mut self.d_dropped, &mut self.d_middle] {
+            buffer.resize(tokens * hidden, 0.0);
+        }
+        self.d_inner.resize(tokens * wide, 0.0);
+        self.d_qkv.resize(tokens * 3 * hidden, 0.0);
+        self.scratch.resize(2 * heads.scratch(batch), 0.0);
+        self.d_logits.resize(activations.logits.len(), 0.0);
+        self.d_head_input.resize(activations.head_input.len(), 0.0);
+        self.d_pooled.resize(activations.pooled.len(), 0.0);
+    }
+}

@@ -1,0 +1,127 @@
+//! The forward pass.
+
+use qbert_kernels::{Compute, LayerNorm};
+use qbert_model::Head;
+
+use super::{Activations, Bert, LayerActivations, LinearSpan, Mode, NormSpan, Place};
+use crate::batch::Batch;
+use crate::ops::linear::{self, Linear};
+use crate::ops::{attention, embedding, residual_norm};
+
+/// The weights of a linear layer in the flat array.
+pub(super) fn linear_at<'a>(weights: &'a [f32], span: &LinearSpan) -> Linear<'a> {
+    Linear { weight: &weights[span.weight.clone()], bias: &weights[span.bias.clone()] }
+}
+
+impl Bert {
+    fn norm_at<'a>(&self, weights: &'a [f32], span: &NormSpan) -> LayerNorm<'a> {
+        let (gamma, beta) = (&weights[span.gamma.clone()], &weights[span.beta.clone()]);
+        LayerNorm { gamma, beta, epsilon: self.config.layer_norm_eps }
+    }
+
+    /// Computes hidden states and logits of a batch into `activations`.
+    ///
+    /// # Panics
+    /// If the batch does not fit the model: [`Bert::check`] it first.
+    pub fn forward(
+        &self,
+        compute: &Compute,
+        weights: &[f32],
+        batch: &Batch,
+        mode: Mode,
+        activations: &mut Activations,
+    ) {
+        let pooler = self.spans.pooler.is_some();
+        activations.resize(&self.config, self.layout.head(), self.outputs, pooler, batch);
+        self.embed(compute, weights, batch, mode, activations);
+        for layer in 0..self.config.layers {
+            self.layer_forward(compute, weights, batch, mode, layer, activations);
+        }
+        self.head_forward(compute, weights, batch, mode, activations);
+    }
+
+    /// `hidden[0] = dropout(LayerNorm(word + position + type))`.
+    fn embed(&self, compute: &Compute, weights: &[f32], batch: &Batch, mode: Mode, activations: &mut Activations) {
+        let [word, position, token_type] = self.spans.embeddings.clone().map(|span| &weights[span]);
+        let tables = embedding::Tables { word, position, token_type };
+        let saved = &mut activations.embedding;
+        embedding::forward(compute, tables, batch, self.config.hidden_size, &mut saved.sum);
+        let norm = self.norm_at(weights, &self.spans.embedding_norm);
+        let out = &mut activations.hidden[0];
+        residual_norm::forward(compute, norm, None, None, saved, out);
+        if let Some(dropout) = self.dropout(mode, Place::Embedding) {
+            dropout.apply(compute, out);
+        }
+    }
+
+    fn layer_forward(
+        &self,
+        compute: &Compute,
+        weights: &[f32],
+        batch: &Batch,
+        mode: Mode,
+        layer: usize,
+        activations: &mut Activations,
+    ) {
+        let spans = &self.spans.layers[layer];
+        let (from, to) = (activations.hidden_index(layer), activations.hidden_index(layer + 1));
+        let kept = activations.layer_index(layer);
+        let Activations { hidden, layers, pre_activation, scratch, keep, .. } = activations;
+        // The input is read and the output written: two different buffers of one list.
+        let mut output = std::mem::take(&mut hidden[to]);
+        let input = &hidden[from];
+        let LayerActivations { qkv, probabilities, context, attention, middle, inner, slope, output: saved_output } =
+            &mut layers[kept];
+
+        linear::forward(compute, linear_at(weights, &spans.attention_inputs), input, qkv);
+        let dropout = self.dropout(mode, Place::Probabilities(layer));
+        let buffers = attention::ForwardBuffers { probabilities, scratch, context };
+        attention::forward(compute, self.heads(), batch, dropout, qkv, buffers);
+        linear::forward(compute, linear_at(weights, &spans.attention_output), context, &mut attention.sum);
+        let norm = self.norm_at(weights, &spans.attention_norm);
+        let dropout = self.dropout(mode, Place::AttentionOutput(layer));
+        residual_norm::forward(compute, norm, dropout, Some(input), attention, middle);
+
+        linear::forward(compute, linear_at(weights, &spans.intermediate), middle, pre_activation);
+        if *keep {
+            compute.gelu_and_slope(pre_activation, inner, slope);
+        } else {
+            compute.gelu(pre_activation, inner);
+        }
+        linear::forward(compute, linear_at(weights, &spans.output), inner, &mut saved_output.sum);
+        let norm = self.norm_at(weights, &spans.output_norm);
+        let dropout = self.dropout(mode, Place::Output(layer));
+        residual_norm::forward(compute, norm, dropout, Some(middle), saved_output, &mut output);
+        hidden[to] = output;
+    }
+
+    /// Pooler (first token → linear → tanh), dropout, head.
+    fn head_forward(
+        &self,
+        compute: &Compute,
+        weights: &[f32],
+        batch: &Batch,
+        mode: Mode,
+        activations: &mut Activations,
+    ) {
+        let hidden_size = self.config.hidden_size;
+        let last = activations.hidden_index(self.config.layers);
+        let Activations { hidden, first_tokens, pooled, head_input, logits, .. } = activations;
+        let encoded = &hidden[last];
+        if let Some(pooler) = &self.spans.pooler {
+            for (row, range) in first_tokens.chunks_exact_mut(hidden_size).zip(batch.ranges()) {
+                row.copy_from_slice(&encoded[range.start * hidden_size..(range.start + 1) * hidden_size]);
+            }
+            // The pre-activation is needed by nobody else: `head_input`'s memory may not exist, so tanh goes in place.
+            linear::forward(compute, linear_at(weights, pooler), first_tokens, pooled);
+            compute.kernels().tanh_in_place(pooled);
+        }
+        let Some(head) = &self.spans.head else { return };
+        let source = if self.layout.head() == Head::SequenceClassification { &pooled[..] } else { &encoded[..] };
+        head_input.copy_from_slice(source);
+        if let Some(dropout) = self.dropout(mode, Place::Head) {
+            dropout.apply(compute, head_input);
+        }
+        linear::forward(compute, linear_at(weights, head), head_input, logits);
+    }
+}

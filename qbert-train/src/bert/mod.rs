@@ -1,0 +1,175 @@
+//! BERT, forward and backward: the operations called in order and in reverse order.
+//!
+//! There is one model. What it computes with is given by the caller as a flat array of weights in the checkpoint's
+//! layout, so that quantization-aware training can hand in quantized weights and get the gradient of the originals.
+//!
+//! Shapes in comments use the letters of [`crate::ops`].
+
+mod activations;
+mod backward;
+mod forward;
+mod weights;
+
+use std::sync::Arc;
+
+use qbert_kernels::DropoutKey;
+use qbert_model::{Config, Head, Layout};
+
+pub use activations::{Activations, BackwardBuffers, LayerActivations};
+pub use weights::{LayerSpans, LinearSpan, NormSpan, Spans};
+
+use crate::batch::{Batch, Targets};
+use crate::error::{Error, Result};
+use crate::ops::Dropout;
+use crate::ops::attention::Heads;
+use crate::ops::loss::{Loss, cross_entropy};
+
+/// Whether a pass is part of training, and if so, which random masks it draws.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// No dropout.
+    Evaluate,
+    /// Dropout with the masks of this seed and step.
+    Train {
+        /// The run's seed.
+        seed: u64,
+        /// Names the micro-batch: no two passes that should differ may share it.
+        step: u64,
+    },
+}
+
+/// The places of dropout in a layer.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Probabilities(usize),
+    AttentionOutput(usize),
+    Output(usize),
+    Embedding,
+    Head,
+}
+
+impl Place {
+    fn site(self) -> u32 {
+        match self {
+            Self::Embedding => 0,
+            Self::Head => 1,
+            Self::Probabilities(layer) => 4 + 4 * layer as u32,
+            Self::AttentionOutput(layer) => 5 + 4 * layer as u32,
+            Self::Output(layer) => 6 + 4 * layer as u32,
+        }
+    }
+}
+
+/// A BERT with its head: shapes and places, no weights.
+#[derive(Debug, Clone)]
+pub struct Bert {
+    config: Config,
+    layout: Arc<Layout>,
+    spans: Spans,
+    outputs: usize,
+}
+
+impl Bert {
+    /// The model of a configuration and a layout made for it.
+    pub fn new(config: &Config, layout: Arc<Layout>) -> Result<Self> {
+        let spans = Spans::new(config, &layout)?;
+        let outputs = spans.head.as_ref().map_or(0, |head| head.bias.len());
+        Ok(Self { config: config.clone(), layout, spans, outputs })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The layout of weights and gradients.
+    pub fn layout(&self) -> &Arc<Layout> {
+        &self.layout
+    }
+
+    /// Where each weight lies.
+    pub fn spans(&self) -> &Spans {
+        &self.spans
+    }
+
+    /// The number of outputs of the head per row: labels, or 2 for spans.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    fn heads(&self) -> Heads {
+        Heads { count: self.config.heads, width: self.config.head_size() }
+    }
+
+    fn dropout(&self, mode: Mode, place: Place) -> Option<Dropout> {
+        let Mode::Train { seed, step } = mode else { return None };
+        let rate = match place {
+            Place::Probabilities(_) => self.config.attention_dropout,
+            // transformers drops nothing before the span head.
+            Place::Head if self.layout.head() == Head::QuestionAnswering => 0.0,
+            Place::Head => self.config.classifier_dropout,
+            _ => self.config.hidden_dropout,
+        };
+        (rate > 0.0).then(|| Dropout { key: DropoutKey::new(seed, step, place.site()), rate })
+    }
+
+    /// Checks everything that an index could run over, once, before any kernel is called.
+    pub fn check(&self, batch: &Batch) -> Result<()> {
+        let problem = |problem: String| Err(Error::Batch { problem });
+        if batch.tokens() == 0
+            || batch.segments.len() != batch.tokens()
+            || batch.offsets.last() != Some(&batch.tokens())
+        {
+            return problem(format!("a batch of {} tokens and {} segments", batch.tokens(), batch.segments.len()));
+        }
+        for range in batch.ranges() {
+            if range.is_empty() || range.len() > self.config.max_positions {
+                let (length, most) = (range.len(), self.config.max_positions);
+                return problem(format!("a sequence of {length} tokens; the model takes 1 to {most}"));
+            }
+        }
+        if let Some(id) = batch.input_ids.iter().find(|&&id| id as usize >= self.config.vocab_size) {
+            return problem(format!("token id {id}, but the model's vocabulary has {}", self.config.vocab_size));
+        }
+        if let Some(segment) = batch.segments.iter().find(|&&s| usize::from(s) >= self.config.type_vocab_size) {
+            return problem(format!("token type {segment}, but the model has {}", self.config.type_vocab_size));
+        }
+        self.check_targets(batch)
+    }
+
+    fn check_targets(&self, batch: &Batch) -> Result<()> {
+        let problem = |problem: String| Err(Error::Batch { problem });
+        let head = self.layout.head();
+        let (found, expected, needed) = match &batch.targets {
+            Targets::None => return Ok(()),
+            Targets::Sequences(targets) => (targets.len(), batch.sequences(), Head::SequenceClassification),
+            Targets::Tokens(targets) => (targets.len(), batch.tokens(), Head::TokenClassification),
+            Targets::Spans(targets) => (targets.len(), batch.sequences(), Head::QuestionAnswering),
+        };
+        if head != needed || found != expected {
+            return problem(format!("{found} targets for {needed:?}; the batch needs {expected} for {head:?}"));
+        }
+        let too_large = match &batch.targets {
+            Targets::Sequences(targets) => targets.iter().copied().find(|&t| t as usize >= self.outputs),
+            Targets::Tokens(targets) => targets.iter().flatten().copied().find(|&t| t as usize >= self.outputs),
+            Targets::Spans(spans) => {
+                let outside = |(range, &(start, end)): (std::ops::Range<usize>, &(u32, u32))| {
+                    [start, end].into_iter().find(|&t| t as usize >= range.len())
+                };
+                batch.ranges().zip(spans).find_map(outside)
+            }
+            Targets::None => None,
+        };
+        match too_large {
+            Some(target) => problem(format!("target {target} is outside what the head can say")),
+            None => Ok(()),
+        }
+    }
+
+    /// The loss of the logits of the last forward pass; its gradient times `scale` goes to `buffers.d_logits`.
+    pub fn loss(&self, batch: &Batch, activations: &Activations, scale: f64, buffers: &mut BackwardBuffers) -> Loss {
+        buffers.resize(&self.config, batch, activations);
+        buffers.d_logits.copy_from_slice(&activations.logits);
+        cross_entropy(&mut buffers.d_logits, batch, self.outputs, scale)
+    }
+}

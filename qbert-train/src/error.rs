@@ -1,0 +1,97 @@
+//! What can go wrong in training, said with the step, file or parameter it is about.
+
+use std::path::PathBuf;
+
+/// Why training, evaluation or resuming stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The layout lacks a parameter that the architecture has.
+    #[error("the model has no parameter `{name}`")]
+    NoParameter {
+        /// Its canonical name.
+        name: String,
+    },
+    /// A batch does not fit the model.
+    #[error("{problem}")]
+    Batch {
+        /// What does not fit.
+        problem: String,
+    },
+    /// The loss or the gradient stopped being a number.
+    #[error("step {step}: the {what} is {value}; training has diverged{}", last_good.as_ref().map(|p| format!(" (last good checkpoint: {})", p.display())).unwrap_or_default())]
+    Diverged {
+        /// The step, counted from 1.
+        step: usize,
+        /// Loss or gradient norm.
+        what: &'static str,
+        /// Its value.
+        value: f64,
+        /// Where training can be picked up.
+        last_good: Option<PathBuf>,
+    },
+    /// A hyper-parameter makes no sense.
+    #[error("{name} is {value}: {rule}")]
+    Setting {
+        /// The setting, as the command line spells it.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What it must be.
+        rule: &'static str,
+    },
+    /// A run directory does not fit the run that is to be resumed.
+    #[error("{}: {problem}", path.display())]
+    Resume {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        problem: String,
+    },
+    /// A file operation failed.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was attempted.
+        action: &'static str,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A checkpoint could not be read or written.
+    #[error(transparent)]
+    Model(#[from] qbert_model::Error),
+    /// Data could not be read or encoded.
+    #[error(transparent)]
+    Task(#[from] qbert_tasks::Error),
+    /// The machine cannot compute as asked.
+    #[error(transparent)]
+    Kernel(#[from] qbert_kernels::KernelError),
+}
+
+impl Error {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Diverged { .. } => "lower --lr (a tenth is a good next try), or check the data for broken examples",
+            Self::Resume { .. } => "start again in an empty --out directory, or repeat the first command's settings",
+            Self::Model(error) => return error.hint(),
+            Self::Task(error) => return error.hint(),
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+
+    /// Whether the machine failed (disk, permissions) rather than the input being wrong.
+    pub fn is_environment(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => source.kind() != std::io::ErrorKind::NotFound,
+            Self::Model(error) => error.is_environment(),
+            Self::Kernel(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// The result of a training operation.
+pub type Result<T> = std::result::Result<T, Error>;

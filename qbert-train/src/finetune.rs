@@ -1,0 +1,214 @@
+//! Fine-tuning from files: a checkpoint and a task's data in, a checkpoint with the task's head out.
+
+use std::path::{Path, PathBuf};
+
+use qbert_kernels::Compute;
+use qbert_model::{Checkpoint, Parameters};
+use qbert_tasks::features::qa::QaOptions;
+use qbert_tasks::{Dataset, Kind, LabelSource, Labels, ReadOptions, Task, Tokenizer, read};
+
+use crate::bert::Bert;
+use crate::error::{Error, Result};
+use crate::evaluate::{self, Evaluation, Predictions};
+use crate::features::{Features, head_of};
+use crate::optimizer::OptimizerSettings;
+use crate::random::{Stream, mix};
+use crate::trainer::{Outcome, Run, Settings, Trainer, Watch};
+
+/// The settings that reached the best figures on the real data, per task; a user's own task takes those of its kind.
+pub fn recipe(task: Task) -> Settings {
+    let (epochs, batch, learning_rate) = match task.kind() {
+        Kind::Classify => (3, 32, 8e-5),
+        Kind::Pair => (3, 32, 1e-4),
+        Kind::Ner => (6, 16, 2e-4),
+        Kind::Qa => (2, 16, 1.5e-4),
+    };
+    let optimizer = OptimizerSettings { learning_rate, ..OptimizerSettings::default() };
+    Settings { epochs, batch, accumulate: 1, warmup: 0.06, optimizer, seed: 1 }
+}
+
+/// What a fine-tuning run is made from.
+#[derive(Debug, Clone)]
+pub struct Finetune {
+    /// Checkpoint directory.
+    pub model: PathBuf,
+    /// What the data is for.
+    pub task: Task,
+    /// Files to learn from, read in this order.
+    pub train: Vec<PathBuf>,
+    /// File to judge by.
+    pub dev: PathBuf,
+    /// The run's directory.
+    pub out: PathBuf,
+    /// How to read the files.
+    pub read: ReadOptions,
+    /// Longest sequence in tokens.
+    pub max_len: usize,
+    /// Take only the first examples.
+    pub max_train: Option<usize>,
+    /// Epochs, rates and the like.
+    pub settings: Settings,
+    /// Continue an interrupted run.
+    pub resume: bool,
+}
+
+/// A data file with its labels resolved.
+fn features(
+    task: Task,
+    files: &[PathBuf],
+    options: &ReadOptions,
+    most: Option<usize>,
+    tokenizer: &Tokenizer,
+    max_len: usize,
+) -> Result<Features> {
+    let mut dataset = read(task, files, options)?;
+    if let Some(most) = most {
+        dataset.truncate(most);
+    }
+    let lengths = QaOptions { max_len, ..QaOptions::default() };
+    Features::new(dataset, tokenizer, &lengths)
+}
+
+/// The head's labels for a data set: those of the data, or the two ends of a span.
+fn labels_of(dataset: &Dataset) -> Result<Labels> {
+    match dataset.labels() {
+        Some(labels) => Ok(labels.clone()),
+        None => Ok(Labels::new(["start", "end"])?),
+    }
+}
+
+/// Fine-tunes as told; `watch` sees every step.
+pub fn finetune(options: &Finetune, compute: &Compute, watch: &mut dyn Watch) -> Result<Outcome> {
+    options.settings.check()?;
+    let checkpoint = Checkpoint::open(&options.model)?;
+    let config = checkpoint.config();
+    check_length(options.max_len, config.max_positions)?;
+    let tokenizer = Tokenizer::from_directory(&options.model)?;
+    let head = head_of(options.task.kind());
+    let mut reading = options.read.clone();
+    // A head for these labels keeps its order; whether it is one shows when the data is read with them.
+    let own = checkpoint.labels();
+    if checkpoint.head() == head && !own.is_empty() && reading.labels == LabelSource::TaskOrFound {
+        let labels = Labels::new(own)?;
+        if !labels.are_placeholders() {
+            reading.labels = LabelSource::Given(labels);
+        }
+    }
+    let train = features(options.task, &options.train, &reading, options.max_train, &tokenizer, options.max_len)?;
+    let labels = labels_of(train.dataset())?;
+    if train.dataset().labels().is_some() {
+        reading.labels = LabelSource::Given(labels.clone());
+    }
+    let dev = features(options.task, std::slice::from_ref(&options.dev), &reading, None, &tokenizer, options.max_len)?;
+
+    let loaded = checkpoint.load_for(head, labels.len())?;
+    let mut weights = loaded.parameters;
+    draw_fresh(&mut weights, &loaded.fresh, config.initializer_range, options.settings.seed);
+    let bert = Bert::new(config, std::sync::Arc::clone(weights.layout()))?;
+    let identity = serde_json::json!({
+        "task": options.task.name(),
+        "model": fingerprint(weights.values().iter().map(|v| v.to_bits())),
+        "train": data_fingerprint(&train)?,
+        "dev": data_fingerprint(&dev)?,
+        "max_len": options.max_len,
+        "labels": labels.names(),
+    });
+    let run = Run {
+        bert: &bert,
+        labels: &labels,
+        tokenizer: checkpoint.tokenizer_files(),
+        train: &train,
+        dev: &dev,
+        out: &options.out,
+        identity,
+    };
+    Trainer::new(run, options.settings.clone(), compute, weights, options.resume)?.run(watch)
+}
+
+/// What an evaluation gives.
+#[derive(Debug)]
+pub struct Evaluated {
+    /// The metrics.
+    pub evaluation: Evaluation,
+    /// The answers.
+    pub predictions: Predictions,
+    /// The data they are answers to.
+    pub features: Features,
+    /// The labels' names.
+    pub labels: Labels,
+}
+
+/// Evaluates a checkpoint that has the task's head on a data file.
+pub fn evaluate(
+    model: &Path,
+    task: Task,
+    (data, reading): (&Path, &ReadOptions),
+    max_len: usize,
+    compute: &Compute,
+    progress: impl FnMut(usize, usize),
+) -> Result<Evaluated> {
+    let checkpoint = Checkpoint::open(model)?;
+    let head = head_of(task.kind());
+    if checkpoint.head() != head {
+        let problem = format!("the checkpoint's head is {:?}, the task {task} needs {head:?}", checkpoint.head());
+        return Err(qbert_model::Error::Head { path: model.to_owned(), problem }.into());
+    }
+    check_length(max_len, checkpoint.config().max_positions)?;
+    let tokenizer = Tokenizer::from_directory(model)?;
+    let mut reading = reading.clone();
+    let own = checkpoint.labels();
+    let labels = if own.is_empty() { Labels::new(["start", "end"])? } else { Labels::new(own)? };
+    if task.kind() != Kind::Qa && reading.labels == LabelSource::TaskOrFound {
+        // Placeholder names (LABEL_0) say nothing; then the task's own labels must do.
+        let named = !labels.are_placeholders();
+        reading.labels = if named { LabelSource::Given(labels.clone()) } else { LabelSource::TaskOrFound };
+    }
+    let files = [data.to_owned()];
+    let features = features(task, &files, &reading, None, &tokenizer, max_len)?;
+    let parameters = checkpoint.load()?;
+    let bert = Bert::new(checkpoint.config(), std::sync::Arc::clone(parameters.layout()))?;
+    let labels = features.dataset().labels().cloned().unwrap_or(labels);
+    if labels.len() != bert.outputs() {
+        let (found, expected) = (labels.len(), bert.outputs());
+        let problem = format!("the data has {found} labels, the checkpoint's head {expected}");
+        return Err(qbert_model::Error::Head { path: model.to_owned(), problem }.into());
+    }
+    let (total, mut done, mut progress) = (features.len(), 0, progress);
+    let scores = evaluate::scores(&bert, compute, &parameters, &features, |count| {
+        done += count;
+        progress(done, total);
+    })?;
+    let predictions = evaluate::predict(&features, &scores, bert.outputs())?;
+    let evaluation = evaluate::score(&features, &predictions, &labels)?;
+    Ok(Evaluated { evaluation, predictions, features, labels })
+}
+
+fn check_length(max_len: usize, positions: usize) -> Result<()> {
+    if max_len > positions {
+        let rule = "the model has fewer positions than that (max_position_embeddings in config.json)";
+        return Err(Error::Setting { name: "--max-len", value: max_len.to_string(), rule });
+    }
+    Ok(())
+}
+
+/// New head weights: normal with the model's own deviation, biases zero.
+fn draw_fresh(weights: &mut Parameters, fresh: &[String], deviation: f32, seed: u64) {
+    for (index, name) in fresh.iter().enumerate() {
+        if let Some(values) = weights.named_mut(name).filter(|_| name.ends_with(".weight")) {
+            Stream::new(seed, "head", index as u64).fill_normal(values, deviation);
+        }
+    }
+}
+
+fn fingerprint(words: impl Iterator<Item = u32>) -> String {
+    format!("{:016x}", words.fold(0, |hash: u64, word| mix(hash ^ u64::from(word)).wrapping_add(1)))
+}
+
+fn data_fingerprint(features: &Features) -> Result<serde_json::Value> {
+    let all: Vec<usize> = (0..features.len()).collect();
+    let batch = features.batch(&all, false)?;
+    let words = batch.input_ids.iter().copied().chain(batch.offsets.iter().map(|&o| o as u32));
+    let targets = format!("{:?}", features.batch(&all, true)?.targets);
+    let words = words.chain(targets.bytes().map(u32::from));
+    Ok(serde_json::json!({ "sequences": features.len(), "tokens": batch.tokens(), "hash": fingerprint(words) }))
+}

@@ -1,0 +1,21 @@
+//! The training engine: BERT's operations with their derivatives, the optimizer and the trainer.
+//!
+//! It computes on batches without padding, keeps no graph, allocates its buffers once, and gives the same bytes with any
+//! number of threads. [`ops`] holds the operations, [`bert`] calls them in order, [`trainer`] calls that.
+
+pub mod batch;
+pub mod bench;
+pub mod bert;
+mod error;
+pub mod evaluate;
+pub mod features;
+pub mod finetune;
+pub mod ops;
+pub mod optimizer;
+pub mod random;
+pub mod state;
+pub mod trainer;
+
+pub use batch::{Batch, Targets};
+pub use bert::Bert;
+pub use error::{Error, Result};

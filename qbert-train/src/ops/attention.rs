@@ -1,0 +1,220 @@
+//! The attention core: `softmax(Q·Kᵀ/√D)·V`, for every sequence and head.
+//!
+//! Queries, keys and values lie side by side in one `[T, 3H]` matrix; head `h` has columns `h·D..(h+1)·D` of each third.
+//! A sequence is one task: it reads and writes its own rows only. Probabilities are kept for the backward pass (before
+//! dropout), `N·n²` of them per sequence, head after head.
+//!
+//! The paper writes `√d` for the model's width in the denominator; BERT divides by `√D`, the width of a head.
+
+use qbert_kernels::{Compute, Kernels, MatMut, MatRef, Start};
+
+use super::Dropout;
+use super::embedding::split_by_sequence;
+use crate::batch::Batch;
+
+/// Heads and their width.
+#[derive(Debug, Clone, Copy)]
+pub struct Heads {
+    /// `N`
+    pub count: usize,
+    /// `D`
+    pub width: usize,
+}
+
+impl Heads {
+    fn hidden(self) -> usize {
+        self.count * self.width
+    }
+
+    fn scale(self) -> f32 {
+        1.0 / (self.width as f32).sqrt()
+    }
+
+    /// Elements of the probabilities of a whole batch.
+    pub fn probabilities(self, batch: &Batch) -> usize {
+        batch.ranges().map(|range| self.count * range.len() * range.len()).sum()
+    }
+
+    /// Elements of the scratch memory of a whole batch: one head's probabilities per sequence.
+    pub fn scratch(self, batch: &Batch) -> usize {
+        batch.ranges().map(|range| range.len() * range.len()).sum()
+    }
+
+    /// Query, key and value of one head, as columns of a sequence's rows.
+    fn parts<'a>(self, rows: &'a [f32], head: usize) -> [MatRef<'a>; 3] {
+        let hidden = self.hidden();
+        let whole = MatRef::new(rows, rows.len() / (3 * hidden), 3 * hidden);
+        std::array::from_fn(|part| {
+            let start = part * hidden + head * self.width;
+            whole.block(0..whole.rows(), start..start + self.width)
+        })
+    }
+}
+
+/// One sequence's share of a forward pass.
+struct ForwardTask<'a> {
+    probabilities: &'a mut [f32],
+    scratch: &'a mut [f32],
+    context: &'a mut [f32],
+    first_probability: usize,
+}
+
+/// From `qkv` `[T, 3H]` to `context` `[T, H]`, keeping the probabilities; `scratch` is [`Heads::scratch`] long.
+pub fn forward(
+    compute: &Compute,
+    heads: Heads,
+    batch: &Batch,
+    dropout: Option<Dropout>,
+    qkv: &[f32],
+    buffers: ForwardBuffers<'_>,
+) {
+    let hidden = heads.hidden();
+    let contexts = split_by_sequence(buffers.context, batch, hidden);
+    let mut rest = (buffers.probabilities, buffers.scratch);
+    let mut first_probability = 0;
+    let mut tasks = Vec::with_capacity(contexts.len());
+    for (range, context) in batch.ranges().zip(contexts) {
+        let square = range.len() * range.len();
+        let (probabilities, later) = rest.0.split_at_mut(heads.count * square);
+        let (scratch, later_scratch) = rest.1.split_at_mut(square);
+        rest = (later, later_scratch);
+        tasks.push(ForwardTask { probabilities, scratch, context, first_probability });
+        first_probability += heads.count * square;
+    }
+    let kernels = compute.kernels();
+    compute.threads().for_each_item(&mut tasks, |sequence, task| {
+        let rows = batch.sequence(sequence);
+        forward_sequence(kernels, heads, dropout, &qkv[rows.start * 3 * hidden..rows.end * 3 * hidden], task);
+    });
+}
+
+/// What a forward pass writes.
+#[derive(Debug)]
+pub struct ForwardBuffers<'a> {
+    /// Kept for the backward pass: [`Heads::probabilities`] elements.
+    pub probabilities: &'a mut [f32],
+    /// Nothing of it is kept.
+    pub scratch: &'a mut [f32],
+    /// The result `[T, H]`.
+    pub context: &'a mut [f32],
+}
+
+fn forward_sequence(
+    kernels: Kernels,
+    heads: Heads,
+    dropout: Option<Dropout>,
+    rows: &[f32],
+    task: &mut ForwardTask<'_>,
+) {
+    let hidden = heads.hidden();
+    let length = task.context.len() / hidden;
+    let square = length * length;
+    let mut context = MatMut::new(task.context, length, hidden);
+    for (head, probabilities) in task.probabilities.chunks_exact_mut(square).enumerate() {
+        let [query, key, value] = heads.parts(rows, head);
+        kernels.gemm_nt(query, key, Start::ZERO, MatMut::new(probabilities, length, length));
+        kernels.softmax(probabilities, length, heads.scale());
+        let kept = dropped(kernels, dropout, probabilities, task.scratch, task.first_probability + head * square);
+        let columns = head * heads.width..(head + 1) * heads.width;
+        kernels.gemm_nn(MatRef::new(kept, length, length), value, Start::ZERO, context.block(0..length, columns));
+    }
+}
+
+/// The probabilities after dropout: themselves, or a masked copy in `scratch`.
+fn dropped<'a>(
+    kernels: Kernels,
+    dropout: Option<Dropout>,
+    probabilities: &'a [f32],
+    scratch: &'a mut [f32],
+    offset: usize,
+) -> &'a [f32] {
+    match dropout {
+        None => probabilities,
+        Some(dropout) => {
+            scratch.copy_from_slice(probabilities);
+            dropout.apply_part(kernels, scratch, offset);
+            scratch
+        }
+    }
+}
+
+/// What a backward pass needs again, and writes.
+#[derive(Debug)]
+pub struct BackwardBuffers<'a> {
+    /// As the forward pass left them.
+    pub probabilities: &'a [f32],
+    /// Two heads' worth of scratch: twice [`Heads::scratch`] elements.
+    pub scratch: &'a mut [f32],
+    /// Gradient of `qkv` `[T, 3H]`, overwritten.
+    pub d_qkv: &'a mut [f32],
+}
+
+/// One sequence's share of a backward pass.
+struct BackwardTask<'a> {
+    scratch: &'a mut [f32],
+    d_rows: &'a mut [f32],
+    first_probability: usize,
+}
+
+/// From the gradient of the context `[T, H]` to that of `qkv`.
+pub fn backward(
+    compute: &Compute,
+    heads: Heads,
+    batch: &Batch,
+    dropout: Option<Dropout>,
+    (qkv, d_context): (&[f32], &[f32]),
+    buffers: BackwardBuffers<'_>,
+) {
+    let hidden = heads.hidden();
+    let rows_of_gradient = split_by_sequence(buffers.d_qkv, batch, 3 * hidden);
+    let mut rest = buffers.scratch;
+    let mut first_probability = 0;
+    let mut tasks = Vec::with_capacity(rows_of_gradient.len());
+    for (range, d_rows) in batch.ranges().zip(rows_of_gradient) {
+        let square = range.len() * range.len();
+        let (scratch, later) = rest.split_at_mut(2 * square);
+        rest = later;
+        tasks.push(BackwardTask { scratch, d_rows, first_probability });
+        first_probability += heads.count * square;
+    }
+    let (kernels, probabilities) = (compute.kernels(), buffers.probabilities);
+    compute.threads().for_each_item(&mut tasks, |sequence, task| {
+        let range = batch.sequence(sequence);
+        let rows = &qkv[range.start * 3 * hidden..range.end * 3 * hidden];
+        let d_context = MatRef::new(&d_context[range.start * hidden..range.end * hidden], range.len(), hidden);
+        backward_sequence(kernels, heads, dropout, (rows, d_context, probabilities), task);
+    });
+}
+
+/// With `P` the probabilities, `M` the dropout mask, `C = (P∘M)·V`:
+/// `dV = (P∘M)ᵀ·dC`, `dP = M∘(dC·Vᵀ)`, `dS = scale·P∘(dP − Σ P·dP)`, `dQ = dS·K`, `dK = dSᵀ·Q`.
+fn backward_sequence(
+    kernels: Kernels,
+    heads: Heads,
+    dropout: Option<Dropout>,
+    (rows, d_context, probabilities): (&[f32], MatRef<'_>, &[f32]),
+    task: &mut BackwardTask<'_>,
+) {
+    let (hidden, length) = (heads.hidden(), d_context.rows());
+    let square = length * length;
+    let (masked, d_scores) = task.scratch.split_at_mut(square);
+    let mut d_rows = MatMut::new(task.d_rows, length, 3 * hidden);
+    for head in 0..heads.count {
+        let [query, key, value] = heads.parts(rows, head);
+        let offset = task.first_probability + head * square;
+        let own = &probabilities[offset..offset + square];
+        let columns = head * heads.width..(head + 1) * heads.width;
+        let part = |third: usize| third * hidden + columns.start..third * hidden + columns.end;
+        let d_context = d_context.block(0..length, columns.clone());
+        let kept = dropped(kernels, dropout, own, masked, offset);
+        kernels.gemm_tn(MatRef::new(kept, length, length), d_context, Start::ZERO, d_rows.block(0..length, part(2)));
+        kernels.gemm_nt(d_context, value, Start::ZERO, MatMut::new(d_scores, length, length));
+        if let Some(dropout) = dropout {
+            dropout.apply_part(kernels, d_scores, offset);
+        }
+        kernels.softmax_backward(own, d_scores, length, heads.scale());
+        let d_scores = MatRef::new(d_scores, length, length);
+        kernels.gemm_nn(d_scores, key, Start::ZERO, d_rows.block(0..length, part(0)));
+        kernels.gemm_tn(d_scores, query, Start::ZERO, d_rows.block(0..length, part(1)));
+    }
+}

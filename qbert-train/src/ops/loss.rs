@@ -1,0 +1,76 @@
+//! Cross-entropy for the three heads, and its gradient, in one pass over the logits.
+//!
+//! Means as everybody takes them: over the sequences, over the tokens that have a label, over starts and ends
+//! separately and then halved. The softmax of a span runs over the tokens of its own sequence only. The arithmetic is in
+//! f64: there are few logits, and the loss is what a run is judged by.
+
+use crate::batch::{Batch, Targets};
+
+/// The loss of a batch: the mean, and how many terms went into it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Loss {
+    /// Mean cross-entropy; 0 where nothing has a label.
+    pub mean: f64,
+    /// Sequences, labelled tokens or spans.
+    pub terms: usize,
+}
+
+/// The loss of `logits`, and in their place its gradient times `scale`.
+///
+/// Shapes: `[B, labels]` for sequences, `[T, labels]` for tokens, `[T, 2]` for spans. With [`Targets::None`] there is
+/// no loss and the gradient is zero.
+pub fn cross_entropy(logits: &mut [f32], batch: &Batch, labels: usize, scale: f64) -> Loss {
+    match &batch.targets {
+        Targets::None => {
+            logits.fill(0.0);
+            Loss { mean: 0.0, terms: 0 }
+        }
+        Targets::Sequences(targets) => rows(logits, labels, targets.iter().map(|&t| Some(t)), targets.len(), scale),
+        Targets::Tokens(targets) => {
+            let labelled = targets.iter().flatten().count();
+            rows(logits, labels, targets.iter().copied(), labelled, scale)
+        }
+        Targets::Spans(spans) => self::spans(logits, batch, spans, scale),
+    }
+}
+
+fn rows(
+    logits: &mut [f32],
+    labels: usize,
+    targets: impl Iterator<Item = Option<u32>>,
+    terms: usize,
+    scale: f64,
+) -> Loss {
+    let weight = scale / terms.max(1) as f64;
+    let mut total = 0.0;
+    for (row, target) in logits.chunks_exact_mut(labels).zip(targets) {
+        match target {
+            Some(target) => total += term(row, 0, 1, target as usize, weight),
+            None => row.fill(0.0),
+        }
+    }
+    Loss { mean: total / terms.max(1) as f64, terms }
+}
+
+fn spans(logits: &mut [f32], batch: &Batch, spans: &[(u32, u32)], scale: f64) -> Loss {
+    let weight = scale / (2 * spans.len().max(1)) as f64;
+    let mut total = 0.0;
+    for (range, &(start, end)) in batch.ranges().zip(spans) {
+        let own = &mut logits[2 * range.start..2 * range.end];
+        total += term(own, 0, 2, start as usize, weight) + term(own, 1, 2, end as usize, weight);
+    }
+    Loss { mean: total / (2 * spans.len().max(1)) as f64, terms: spans.len() }
+}
+
+/// `−log softmax(x)[target]` over the elements `first, first + step, …` of `x`, which become `weight · gradient`.
+fn term(x: &mut [f32], first: usize, step: usize, target: usize, weight: f64) -> f64 {
+    let max = x.iter().skip(first).step_by(step).fold(f64::NEG_INFINITY, |m, &v| m.max(f64::from(v)));
+    let sum: f64 = x.iter().skip(first).step_by(step).map(|&v| (f64::from(v) - max).exp()).sum();
+    let log_sum = max + sum.ln();
+    let loss = log_sum - f64::from(x[first + target * step]);
+    for (index, value) in x.iter_mut().skip(first).step_by(step).enumerate() {
+        let probability = (f64::from(*value) - log_sum).exp();
+        *value = (weight * (probability - f64::from(u8::from(index == target)))) as f32;
+    }
+    loss
+}

@@ -1,0 +1,113 @@
+//! AdamW with decoupled weight decay, gradient clipping, and the learning rate's rise and fall.
+
+use std::ops::Range;
+
+use qbert_kernels::{AdamW, Compute};
+use qbert_model::Layout;
+
+/// How the optimizer is set.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct OptimizerSettings {
+    /// The highest learning rate.
+    pub learning_rate: f64,
+    /// Decay of the gradient's moving average.
+    pub beta1: f64,
+    /// Decay of the squared gradient's moving average.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub epsilon: f64,
+    /// Decay of matrices and embeddings; biases and LayerNorm have none.
+    pub weight_decay: f64,
+    /// The gradient is scaled down to this norm when it is longer; 0 for never.
+    pub clip: f64,
+}
+
+impl Default for OptimizerSettings {
+    fn default() -> Self {
+        Self { learning_rate: 5e-5, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01, clip: 1.0 }
+    }
+}
+
+/// Linear warm-up to the peak, then linear decay to zero, as `get_linear_schedule_with_warmup` of transformers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Schedule {
+    /// The highest rate.
+    pub peak: f64,
+    /// Steps of warm-up.
+    pub warmup: usize,
+    /// Steps in all.
+    pub total: usize,
+}
+
+impl Schedule {
+    /// The rate of a step, counted from 0.
+    pub fn rate(&self, step: usize) -> f64 {
+        if step < self.warmup {
+            return self.peak * step as f64 / self.warmup as f64;
+        }
+        let left = self.total.saturating_sub(step) as f64;
+        self.peak * left / (self.total.saturating_sub(self.warmup).max(1)) as f64
+    }
+}
+
+/// The moments, and which weights decay.
+#[derive(Debug, Clone)]
+pub struct Optimizer {
+    settings: OptimizerSettings,
+    /// First moments, in the weights' layout.
+    pub first: Vec<f32>,
+    /// Second moments, in the weights' layout.
+    pub second: Vec<f32>,
+    /// Steps taken.
+    pub steps: usize,
+    spans: Vec<(Range<usize>, bool)>,
+}
+
+impl Optimizer {
+    /// An optimizer that has taken no step.
+    pub fn new(settings: OptimizerSettings, layout: &Layout) -> Self {
+        let mut spans: Vec<(Range<usize>, bool)> = Vec::new();
+        for parameter in layout.parameters() {
+            match spans.last_mut() {
+                Some((span, decays)) if *decays == parameter.decays => span.end = parameter.span.end,
+                _ => spans.push((parameter.span.clone(), parameter.decays)),
+            }
+        }
+        Self { settings, first: vec![0.0; layout.len()], second: vec![0.0; layout.len()], steps: 0, spans }
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &OptimizerSettings {
+        &self.settings
+    }
+
+    /// One step at `rate`. Returns the gradient's norm before clipping; where it is not finite, nothing is changed.
+    pub fn step(&mut self, compute: &Compute, rate: f64, weights: &mut [f32], gradients: &[f32]) -> f64 {
+        let norm = compute.sum_of_squares(gradients).sqrt();
+        if !norm.is_finite() {
+            return norm;
+        }
+        self.steps += 1;
+        let OptimizerSettings { beta1, beta2, epsilon, weight_decay, clip, .. } = self.settings;
+        // PyTorch's clip_grad_norm_: a hair below the limit, and never a scale above 1.
+        let scale = if clip > 0.0 { (clip / (norm + 1e-6)).min(1.0) } else { 1.0 };
+        let power = self.steps as i32;
+        let step = AdamW {
+            learning_rate: rate as f32,
+            beta1: beta1 as f32,
+            beta2: beta2 as f32,
+            epsilon: epsilon as f32,
+            weight_decay: 0.0,
+            correction1: (1.0 - beta1.powi(power)) as f32,
+            correction2: (1.0 - beta2.powi(power)) as f32,
+            gradient_scale: scale as f32,
+        };
+        for (span, decays) in &self.spans {
+            let weight_decay = if *decays { weight_decay as f32 } else { 0.0 };
+            let step = AdamW { weight_decay, ..step };
+            let (first, second) = (&mut self.first[span.clone()], &mut self.second[span.clone()]);
+            compute.adamw(&step, &mut weights[span.clone()], &gradients[span.clone()], first, second);
+        }
+        norm
+    }
+}

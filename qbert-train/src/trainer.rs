@@ -1,0 +1,358 @@
+//! The trainer: epochs over shuffled data, a log line per step, evaluation after every epoch, the best weights kept,
+//! and a state that survives `kill -9`.
+//!
+//! A run owns its output directory: the best checkpoint in Hugging Face layout, `train.jsonl`, `metrics.json`, and
+//! while it is not finished `resume.safetensors`.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use qbert_kernels::Compute;
+use qbert_model::{Parameters, TokenizerFiles, atomic, update_checkpoint};
+use qbert_tasks::Labels;
+use serde::{Deserialize, Serialize};
+
+use crate::bert::{Activations, BackwardBuffers, Bert, Mode};
+use crate::error::{Error, Result};
+use crate::evaluate::{self, Evaluation};
+use crate::features::Features;
+use crate::optimizer::{Optimizer, OptimizerSettings, Schedule};
+use crate::random::Stream;
+use crate::state::{self, Position};
+
+/// Everything that decides a run's result, beyond model and data.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Passes over the data.
+    pub epochs: usize,
+    /// Sequences of one micro-batch.
+    pub batch: usize,
+    /// Micro-batches whose gradients are averaged into one step.
+    pub accumulate: usize,
+    /// Share of the steps that raise the learning rate.
+    pub warmup: f64,
+    /// The optimizer's settings.
+    pub optimizer: OptimizerSettings,
+    /// Seed of everything random.
+    pub seed: u64,
+}
+
+impl Settings {
+    /// Refuses settings that make no sense, by the name of their flag.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |name, value: String, rule| Err(Error::Setting { name, value, rule });
+        let OptimizerSettings { learning_rate, weight_decay, clip, .. } = self.optimizer;
+        if self.batch == 0 {
+            return refuse("--batch", self.batch.to_string(), "it must be at least 1");
+        }
+        if self.accumulate == 0 {
+            return refuse("--accumulate", self.accumulate.to_string(), "it must be at least 1");
+        }
+        if !(learning_rate > 0.0 && learning_rate < 1.0) {
+            return refuse("--lr", learning_rate.to_string(), "it must be above 0 and below 1");
+        }
+        if !(0.0..=1.0).contains(&self.warmup) {
+            return refuse("--warmup", self.warmup.to_string(), "it is a share of the steps, from 0 to 1");
+        }
+        if !(0.0..1.0).contains(&weight_decay) {
+            return refuse("--weight-decay", weight_decay.to_string(), "it must be from 0 to below 1");
+        }
+        if clip.is_nan() || clip < 0.0 {
+            return refuse("--clip", clip.to_string(), "it must be 0 (never) or above");
+        }
+        Ok(())
+    }
+}
+
+/// What the run reads and writes.
+#[derive(Debug)]
+pub struct Run<'a> {
+    /// The model's shape.
+    pub bert: &'a Bert,
+    /// Labels in the order of the head's outputs.
+    pub labels: &'a Labels,
+    /// Carried along into the checkpoint.
+    pub tokenizer: &'a TokenizerFiles,
+    /// What is learned from.
+    pub train: &'a Features,
+    /// What the epochs are judged by.
+    pub dev: &'a Features,
+    /// The run's directory.
+    pub out: &'a Path,
+    /// What else must be equal for a run to be continued: task, data, model.
+    pub identity: serde_json::Value,
+}
+
+/// A line of `train.jsonl`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepRecord {
+    /// Steps taken, this one included.
+    pub step: usize,
+    /// Passes over the data so far.
+    pub epoch: f64,
+    /// Mean loss of the step's sequences.
+    pub loss: f64,
+    /// Learning rate.
+    pub rate: f64,
+    /// Norm of the gradient before clipping.
+    pub gradient_norm: f64,
+    /// Tokens computed.
+    pub tokens: usize,
+}
+
+/// Whoever watches a run.
+pub trait Watch {
+    /// A step is done.
+    fn step(&mut self, record: &StepRecord, total: usize);
+    /// An epoch was evaluated.
+    fn evaluated(&mut self, epoch: usize, evaluation: &Evaluation, best: bool);
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outcome {
+    /// The metric's name.
+    pub metric: &'static str,
+    /// The best figure, in percent.
+    pub best: f64,
+    /// After which epoch, counted from 1.
+    pub best_epoch: usize,
+    /// Optimizer steps.
+    pub steps: usize,
+}
+
+/// How often the state is saved, at least.
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+
+/// A run in progress.
+#[derive(Debug)]
+pub struct Trainer<'a> {
+    run: Run<'a>,
+    settings: Settings,
+    compute: &'a Compute,
+    weights: Parameters,
+    optimizer: Optimizer,
+    gradients: Vec<f32>,
+    activations: Activations,
+    buffers: BackwardBuffers,
+    position: Position,
+    schedule: Schedule,
+    save_every: Duration,
+}
+
+impl<'a> Trainer<'a> {
+    /// Prepares a run from `weights`; with `resume`, picks up where the directory's last state was saved.
+    pub fn new(
+        run: Run<'a>,
+        settings: Settings,
+        compute: &'a Compute,
+        weights: Parameters,
+        resume: bool,
+    ) -> Result<Self> {
+        settings.check()?;
+        if run.train.is_empty() || run.dev.is_empty() {
+            return Err(Error::Batch { problem: "there is nothing to learn from, or nothing to judge by".to_owned() });
+        }
+        let per_epoch = run.train.len().div_ceil(settings.batch * settings.accumulate);
+        let total = per_epoch * settings.epochs;
+        let warmup = (total as f64 * settings.warmup).round() as usize;
+        let schedule = Schedule { peak: settings.optimizer.learning_rate, warmup, total };
+        let identity = serde_json::json!({ "settings": settings, "run": run.identity });
+        let optimizer = Optimizer::new(settings.optimizer, run.bert.layout());
+        let position = Position { settings: identity, steps: 0, log_bytes: 0, evaluated: 0, best: None };
+        let mut trainer = Self {
+            gradients: vec![0.0; weights.values().len()],
+            run,
+            settings,
+            compute,
+            weights,
+            optimizer,
+            activations: Activations::for_training(),
+            buffers: BackwardBuffers::default(),
+            position,
+            schedule,
+            save_every: SAVE_EVERY,
+        };
+        trainer.open(resume)?;
+        Ok(trainer)
+    }
+
+    /// Saves the state more or less often than once a minute.
+    pub fn set_save_every(&mut self, interval: Duration) {
+        self.save_every = interval;
+    }
+
+    /// Optimizer steps of the whole run, and those already taken.
+    pub fn steps(&self) -> (usize, usize) {
+        (self.schedule.total, self.position.steps)
+    }
+
+    fn state_path(&self) -> PathBuf {
+        self.run.out.join("resume.safetensors")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.run.out.join("train.jsonl")
+    }
+
+    /// Makes the directory ready: empty for a new run, cut back to the saved step for a resumed one.
+    fn open(&mut self, resume: bool) -> Result<()> {
+        let out = self.run.out;
+        let io = |path: &Path, action| {
+            let path = path.to_owned();
+            move |source| Error::Io { path, action, source }
+        };
+        std::fs::create_dir_all(out).map_err(io(out, "create the directory"))?;
+        let (state, log) = (self.state_path(), self.log_path());
+        if resume && state.exists() {
+            let targets = [self.weights.values_mut(), &mut self.optimizer.first, &mut self.optimizer.second];
+            let saved = state::read(&state, targets)?;
+            if saved.settings != self.position.settings {
+                let difference = difference(&saved.settings, &self.position.settings);
+                return Err(Error::Resume {
+                    path: state,
+                    problem: format!("the run was started differently: {difference}"),
+                });
+            }
+            self.optimizer.steps = saved.steps;
+            self.position = saved;
+            let file =
+                OpenOptions::new().write(true).create(true).truncate(false).open(&log).map_err(io(&log, "open"))?;
+            return file.set_len(self.position.log_bytes).map_err(io(&log, "shorten"));
+        }
+        let finished = out.join("model.safetensors");
+        if finished.exists() || state.exists() {
+            let path = if state.exists() { state } else { finished };
+            let problem = if resume { "the run is finished" } else { "the directory holds a run already" };
+            return Err(Error::Resume { path, problem: problem.to_owned() });
+        }
+        std::fs::write(&log, b"").map_err(io(&log, "create"))
+    }
+
+    /// Trains to the end.
+    pub fn run(mut self, watch: &mut dyn Watch) -> Result<Outcome> {
+        let per_epoch = self.schedule.total / self.settings.epochs.max(1);
+        let mut metric = "";
+        let mut saved = Instant::now();
+        for epoch in self.position.evaluated..self.settings.epochs {
+            let mut order: Vec<usize> = (0..self.run.train.len()).collect();
+            Stream::new(self.settings.seed, "order", epoch as u64).shuffle(&mut order);
+            while self.position.steps < (epoch + 1) * per_epoch {
+                let within = self.position.steps - epoch * per_epoch;
+                let size = self.settings.batch * self.settings.accumulate;
+                let indices = &order[within * size..((within + 1) * size).min(order.len())];
+                let record = self.step(indices, per_epoch)?;
+                self.log(&record)?;
+                watch.step(&record, self.schedule.total);
+                if saved.elapsed() >= self.save_every {
+                    self.save()?;
+                    saved = Instant::now();
+                }
+            }
+            let evaluation = self.evaluate()?;
+            let best = self.position.best.is_none_or(|(best, _)| evaluation.value > best);
+            if best {
+                self.position.best = Some((evaluation.value, epoch + 1));
+                self.write_best(&evaluation)?;
+            }
+            metric = evaluation.metric;
+            watch.evaluated(epoch + 1, &evaluation, best);
+            self.position.evaluated = epoch + 1;
+            self.save()?;
+            saved = Instant::now();
+        }
+        let state = self.state_path();
+        std::fs::remove_file(&state).map_err(|source| Error::Io { path: state, action: "remove", source })?;
+        let (best, best_epoch) = self.position.best.unwrap_or((0.0, 0));
+        Ok(Outcome { metric, best, best_epoch, steps: self.position.steps })
+    }
+
+    /// One optimizer step on these sequences.
+    fn step(&mut self, indices: &[usize], per_epoch: usize) -> Result<StepRecord> {
+        let step = self.position.steps;
+        self.gradients.fill(0.0);
+        let micro_batches = indices.len().div_ceil(self.settings.batch);
+        let (mut loss, mut tokens) = (0.0, 0);
+        for (number, part) in indices.chunks(self.settings.batch).enumerate() {
+            let batch = self.run.train.batch(part, true)?;
+            self.run.bert.check(&batch)?;
+            let mode =
+                Mode::Train { seed: self.settings.seed, step: (step * self.settings.accumulate + number) as u64 };
+            let weights = self.weights.values();
+            self.run.bert.forward(self.compute, weights, &batch, mode, &mut self.activations);
+            let share = 1.0 / micro_batches as f64;
+            loss += share * self.run.bert.loss(&batch, &self.activations, share, &mut self.buffers).mean;
+            let targets = (&mut self.buffers, &mut self.gradients[..]);
+            self.run.bert.backward(self.compute, weights, &batch, mode, &self.activations, targets);
+            tokens += batch.tokens();
+        }
+        self.finite(step + 1, "loss", loss)?;
+        let rate = self.schedule.rate(step);
+        let norm = self.optimizer.step(self.compute, rate, self.weights.values_mut(), &self.gradients);
+        self.finite(step + 1, "gradient norm", norm)?;
+        self.position.steps = step + 1;
+        let epoch = (step + 1) as f64 / per_epoch as f64;
+        Ok(StepRecord { step: step + 1, epoch, loss, rate, gradient_norm: norm, tokens })
+    }
+
+    fn finite(&self, step: usize, what: &'static str, value: f64) -> Result<()> {
+        if value.is_finite() {
+            return Ok(());
+        }
+        let candidates = [self.state_path(), self.run.out.join("model.safetensors")];
+        let last_good = candidates.into_iter().find(|path| path.exists());
+        Err(Error::Diverged { step, what, value, last_good })
+    }
+
+    fn log(&mut self, record: &StepRecord) -> Result<()> {
+        let path = self.log_path();
+        let line = serde_json::to_string(record).unwrap_or_default() + "\n";
+        let appended =
+            OpenOptions::new().append(true).create(true).open(&path).and_then(|mut f| f.write_all(line.as_bytes()));
+        appended.map_err(|source| Error::Io { path, action: "append to", source })?;
+        self.position.log_bytes += line.len() as u64;
+        Ok(())
+    }
+
+    fn save(&self) -> Result<()> {
+        let tensors = [self.weights.values(), &self.optimizer.first, &self.optimizer.second];
+        state::write(&self.state_path(), &self.position, tensors)
+    }
+
+    fn evaluate(&self) -> Result<Evaluation> {
+        let Run { bert, dev, labels, .. } = &self.run;
+        let scores = evaluate::scores(bert, self.compute, &self.weights, dev, |_| {})?;
+        let predictions = evaluate::predict(dev, &scores, bert.outputs())?;
+        evaluate::score(dev, &predictions, labels)
+    }
+
+    fn write_best(&self, evaluation: &Evaluation) -> Result<()> {
+        let Run { bert, labels, tokenizer, out, .. } = &self.run;
+        update_checkpoint(out, bert.config(), &self.weights, labels.names(), tokenizer)?;
+        let metrics = serde_json::json!({
+            "dev": evaluation,
+            "epoch": self.position.best.map(|(_, epoch)| epoch),
+            "run": self.position.settings,
+        });
+        atomic::write_file(&out.join("metrics.json"), |writer| writeln!(writer, "{metrics:#}"))?;
+        Ok(())
+    }
+}
+
+/// The first place where two settings differ, for people.
+fn difference(saved: &serde_json::Value, now: &serde_json::Value) -> String {
+    use serde_json::Value;
+    if let (Value::Object(a), Value::Object(b)) = (saved, now) {
+        for (key, value) in a {
+            match b.get(key) {
+                Some(other) if other == value => {}
+                Some(other) if value.is_object() && other.is_object() => return difference(value, other),
+                Some(other) => return format!("`{key}` was {value}, now it is {other}"),
+                None => return format!("`{key}` was {value}"),
+            }
+        }
+    }
+    format!("it was {saved}, now it is {now}")
+}

@@ -1,0 +1,212 @@
+//! The trainer on a tiny model: it learns, repeats itself, survives being killed, and stops when it diverges.
+
+#![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
+
+mod common;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use common::{compute, goldens};
+use qbert_tasks::{ReadOptions, Task};
+use qbert_train::Error;
+use qbert_train::evaluate::Evaluation;
+use qbert_train::finetune::{Finetune, evaluate, finetune, recipe};
+use qbert_train::trainer::{StepRecord, Watch};
+
+/// Stops a run after some steps, as a crash would: by unwinding out of the middle of it.
+#[derive(Default)]
+struct Observer {
+    stop_after: Option<usize>,
+    losses: Vec<f64>,
+}
+
+struct Stopped;
+
+impl Watch for Observer {
+    fn step(&mut self, record: &StepRecord, _: usize) {
+        self.losses.push(record.loss);
+        if Some(record.step) == self.stop_after {
+            std::panic::resume_unwind(Box::new(Stopped));
+        }
+    }
+
+    fn evaluated(&mut self, _: usize, _: &Evaluation, _: bool) {}
+}
+
+/// A data set that a tiny model can learn: the label says which of two words occurs.
+fn data(home: &Path, name: &str, examples: usize, seed: usize) -> PathBuf {
+    let vocabulary = std::fs::read_to_string(goldens().join("tiny-sequence/vocab.txt")).unwrap();
+    let words: Vec<&str> = vocabulary.lines().filter(|word| word.chars().all(char::is_alphabetic)).collect();
+    let mut text = "sentence\tlabel\n".to_owned();
+    for example in 0..examples {
+        let at = |offset: usize| words[2 + (example * 7 + offset * 5 + seed) % (words.len() - 2)];
+        let label = (example * 13 + seed) % 2;
+        let filler: Vec<&str> = (0..example % 5 + 1).map(at).collect();
+        writeln!(text, "{} {} {}\t{label}", at(9), words[label], filler.join(" ")).unwrap();
+    }
+    let path = home.join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn job(home: &Path, out: &str) -> Finetune {
+    let mut settings = recipe(Task::Sst2);
+    settings.epochs = 4;
+    settings.batch = 8;
+    settings.optimizer.learning_rate = 5e-3;
+    Finetune {
+        model: goldens().join("tiny-sequence"),
+        task: Task::Sst2,
+        train: vec![data(home, "train.tsv", 150, 1)],
+        dev: data(home, "dev.tsv", 40, 2),
+        out: home.join(out),
+        read: ReadOptions { require_labels: true, ..ReadOptions::default() },
+        max_len: 20,
+        max_train: None,
+        settings,
+        resume: false,
+    }
+}
+
+fn weights(job: &Finetune) -> Vec<u8> {
+    std::fs::read(job.out.join("model.safetensors")).unwrap()
+}
+
+#[test]
+fn it_learns_and_writes_a_checkpoint_that_evaluates_the_same() {
+    let home = tempfile::tempdir().unwrap();
+    let job = job(home.path(), "out");
+    let mut observer = Observer::default();
+    let outcome = finetune(&job, &compute(2), &mut observer).unwrap();
+    assert!(outcome.best >= 95.0, "{outcome:?}");
+    assert_eq!(outcome.steps, 4 * 19);
+    let dev = evaluate(&job.out, job.task, (&job.dev, &job.read), 20, &compute(1), |_, _| {}).unwrap();
+    assert_eq!(dev.evaluation.value, outcome.best);
+    let log = std::fs::read_to_string(job.out.join("train.jsonl")).unwrap();
+    let records: Vec<StepRecord> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(records.iter().map(|r| r.loss).collect::<Vec<_>>(), observer.losses);
+    assert_eq!(records.last().unwrap().step, outcome.steps);
+    assert!(!job.out.join("resume.safetensors").exists(), "nothing is left to resume");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_with_one_and_two_threads() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |out: &str, threads: usize, seed: u64, accumulate: usize| {
+        let mut job = job(home.path(), out);
+        (job.settings.seed, job.settings.epochs, job.settings.accumulate) = (seed, 2, accumulate);
+        finetune(&job, &compute(threads), &mut Observer::default()).unwrap();
+        (weights(&job), std::fs::read(job.out.join("train.jsonl")).unwrap())
+    };
+    let one = run("one", 1, 1, 1);
+    assert!(one == run("two", 2, 1, 1), "two threads");
+    assert!(one.0 != run("other", 1, 2, 1).0, "another seed");
+    assert!(run("a", 1, 1, 3) == run("b", 2, 1, 3), "with accumulated gradients");
+}
+
+#[test]
+fn a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_same_bytes() {
+    let home = tempfile::tempdir().unwrap();
+    let whole = job(home.path(), "whole");
+    finetune(&whole, &compute(1), &mut Observer::default()).unwrap();
+    // In the first epoch (nothing saved yet), in the middle, at the last step of an epoch, and twice in one run.
+    for stops in [vec![3], vec![30], vec![38], vec![57], vec![25, 60]] {
+        let mut job = job(home.path(), &format!("stopped-{stops:?}"));
+        for stop in &stops {
+            let mut observer = Observer { stop_after: Some(*stop), ..Observer::default() };
+            let run = || finetune(&job, &compute(2), &mut observer).map(|_| ());
+            let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+            assert!(unwound.is_err(), "the run was to be stopped after step {stop}");
+            job.resume = job.out.join("resume.safetensors").exists();
+            if !job.resume {
+                std::fs::remove_dir_all(&job.out).unwrap();
+            }
+        }
+        finetune(&job, &compute(1), &mut Observer::default()).unwrap();
+        assert!(weights(&job) == weights(&whole), "stopped after {stops:?}");
+        let log = |job: &Finetune| std::fs::read_to_string(job.out.join("train.jsonl")).unwrap();
+        assert_eq!(log(&job), log(&whole), "stopped after {stops:?}");
+    }
+}
+
+#[test]
+fn another_run_is_never_overwritten_or_continued_by_mistake() {
+    let home = tempfile::tempdir().unwrap();
+    let mut job = job(home.path(), "out");
+    job.settings.epochs = 2;
+    let mut observer = Observer { stop_after: Some(25), ..Observer::default() };
+    let run = || finetune(&job, &compute(1), &mut observer).map(|_| ());
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
+    let again = finetune(&job, &compute(1), &mut Observer::default()).unwrap_err();
+    assert!(again.to_string().contains("holds a run already"), "{again}");
+    job.resume = true;
+    job.settings.optimizer.learning_rate = 1e-3;
+    let other = finetune(&job, &compute(1), &mut Observer::default()).unwrap_err();
+    assert!(other.to_string().contains("`learning_rate` was 0.005, now it is 0.001"), "{other}");
+    job.settings.optimizer.learning_rate = 5e-3;
+    let state = job.out.join("resume.safetensors");
+    let whole = std::fs::read(&state).unwrap();
+    std::fs::write(&state, &whole[..whole.len() / 2]).unwrap();
+    let damaged = finetune(&job, &compute(1), &mut Observer::default()).unwrap_err();
+    assert!(damaged.to_string().contains("resume.safetensors: damaged"), "{damaged}");
+    std::fs::write(&state, &whole).unwrap();
+    finetune(&job, &compute(1), &mut Observer::default()).unwrap();
+    let finished = finetune(&job, &compute(1), &mut Observer::default()).unwrap_err();
+    assert!(finished.to_string().contains("the run is finished"), "{finished}");
+}
+
+#[test]
+fn a_loss_that_is_no_number_stops_the_run_and_names_the_step() {
+    let home = tempfile::tempdir().unwrap();
+    let mut job = job(home.path(), "out");
+    job.settings.optimizer.learning_rate = 0.99;
+    job.settings.optimizer.clip = 0.0;
+    job.settings.warmup = 0.0;
+    job.settings.epochs = 40;
+    // LayerNorm keeps even absurd weights finite for a while; weights near the end of f32 do not.
+    let result =
+        finetune(&Finetune { model: exploding(home.path()), ..job.clone() }, &compute(1), &mut Observer::default());
+    match result {
+        Err(error @ Error::Diverged { .. }) => {
+            assert!(error.to_string().starts_with("step 1: the loss is"), "{error}");
+            assert!(error.hint().unwrap().contains("--lr"));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(!job.out.join("model.safetensors").exists(), "nothing bad is kept");
+}
+
+/// A copy of the tiny model whose classifier overflows f32.
+fn exploding(home: &Path) -> PathBuf {
+    let checkpoint = qbert_model::Checkpoint::open(&goldens().join("tiny-sequence")).unwrap();
+    let loaded = checkpoint.load_for(qbert_model::Head::SequenceClassification, 2).unwrap();
+    let mut weights = loaded.parameters;
+    weights.named_mut("pooler.dense.bias").unwrap().fill(50.0);
+    weights.named_mut("classifier.weight").unwrap().fill(3e38);
+    let labels = ["negative".to_owned(), "positive".to_owned()];
+    let directory = home.join("exploding");
+    qbert_model::write_checkpoint(&directory, checkpoint.config(), &weights, &labels, checkpoint.tokenizer_files())
+        .unwrap();
+    directory
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused_by_the_name_of_their_flag() {
+    let home = tempfile::tempdir().unwrap();
+    let changes: [(&str, fn(&mut Finetune)); 6] = [
+        ("--batch is 0", |job| job.settings.batch = 0),
+        ("--accumulate is 0", |job| job.settings.accumulate = 0),
+        ("--lr is 0", |job| job.settings.optimizer.learning_rate = 0.0),
+        ("--warmup is 2", |job| job.settings.warmup = 2.0),
+        ("--clip is -1", |job| job.settings.optimizer.clip = -1.0),
+        ("--max-len is 99", |job| job.max_len = 99),
+    ];
+    for (expected, change) in changes {
+        let mut job = job(home.path(), "out");
+        change(&mut job);
+        let error = finetune(&job, &compute(1), &mut Observer::default()).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+        assert!(!job.out.exists(), "nothing is written");
+    }
+}
