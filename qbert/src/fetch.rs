@@ -64,12 +64,15 @@ pub fn cache_directory() -> Result<PathBuf> {
 
 /// Fetches an asset unless it is in `cache` already, complete and unchanged.
 pub fn fetch(asset: Asset, cache: &Path) -> Result<Fetched> {
-    let (name, check, build): (_, fn(&Path) -> bool, fn(&Path, &Path) -> Result<()>) = match asset {
-        Asset::Minilm => ("minilm", minilm_is_whole, unpack_minilm),
-        Asset::Reviews => ("reviews", reviews_are_whole, unpack_reviews),
+    let path = cache.join(match asset {
+        Asset::Minilm => "minilm",
+        Asset::Reviews => "reviews",
+    });
+    let is_whole = match asset {
+        Asset::Minilm => minilm_is_whole(&path),
+        Asset::Reviews => reviews_are_whole(&path),
     };
-    let path = cache.join(name);
-    if check(&path) {
+    if is_whole {
         return Ok(Fetched { path, cached: true });
     }
     let downloads =
@@ -78,7 +81,11 @@ pub fn fetch(asset: Asset, cache: &Path) -> Result<Fetched> {
     let known = |file: &str| MINILM_FILES.contains(&file) || REVIEWS_FILES.contains(&file);
     let mut failure = None;
     let written = atomic::write_directory(&path, known, |target| {
-        build(&archive, target).map_err(|error| {
+        let unpacked = match asset {
+            Asset::Minilm => unpack_minilm(&archive, target),
+            Asset::Reviews => unpack_reviews(&archive, target),
+        };
+        unpacked.map_err(|error| {
             let problem = error.to_string();
             failure = Some(error);
             qbert_model::Error::Damaged { path: archive.clone(), problem }

@@ -2,12 +2,14 @@
 //!
 //! This crate is the library facade (the one crate under semantic versioning) and the `qbert` command. The crates
 //! below it hold the parts: [`quant`] the paper's arithmetic and the bit plan, [`model`] checkpoints, [`tasks`]
-//! data, tokenization and metrics.
+//! data, tokenization and metrics, [`train`] the training engine on top of [`kernels`].
 
 mod error;
 pub mod fetch;
 
 pub use error::{Error, ErrorKind, Result};
+pub use qbert_kernels as kernels;
 pub use qbert_model as model;
 pub use qbert_quant as quant;
 pub use qbert_tasks as tasks;
+pub use qbert_train as train;

@@ -1,5 +1,7 @@
 //! The command line as a user meets it: exit code, stdout and stderr together.
 
+#![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
+
 use std::fmt::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -115,7 +117,7 @@ fn wrong_models_exit_with_2_and_say_why() {
     broken("truncated", &|home| home.edit_weights(|bytes| bytes.truncate(bytes.len() - 100)));
     broken("a git-LFS pointer", &|home| {
         home.edit_weights(|bytes| {
-            *bytes = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n".to_vec()
+            *bytes = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n".to_vec();
         });
     });
     broken("empty", &|home| home.edit_weights(Vec::clear));
@@ -194,7 +196,7 @@ fn wrong_plans_and_flags_exit_with_2() {
     for (from, to) in changes {
         assert!(plan.contains(from), "{from}");
         home.write("changed.toml", plan.replacen(from, to, 1).as_bytes());
-        write!(said, "── {from} → {to}\n").unwrap();
+        writeln!(said, "── {from} → {to}").unwrap();
         said += &home.run(&["plan", "--model", "model", "--check", "changed.toml"]);
     }
     home.write("latin1.toml", b"version = 1\n# caf\xe9\n");

@@ -1,6 +1,8 @@
 //! The rules of the house that no compiler checks: crates depend only on crates above them, and `unsafe` is
 //! forbidden everywhere but in `qbert-kernels`.
 
+#![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

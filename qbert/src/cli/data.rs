@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use qbert::Result;
 use qbert::tasks::features::qa::QaOptions;
 use qbert::tasks::stats::statistics;
-use qbert::tasks::{Columns, DataStatistics, Format, LabelSource, Labels, ReadOptions, Task, Tokenizer, read};
-use qbert::{Error, Result};
+use qbert::tasks::{DataStatistics, Task, Tokenizer, read};
 
+use super::reading::Reading;
 use super::table::Table;
 use super::{json, model};
 
@@ -18,72 +19,32 @@ use super::{json, model};
 Examples:
   qbert data --task sst2 train.tsv
   qbert data --task classify --text review --label stars --model minilm --max-len 128 reviews.csv
-  qbert data --task ner --model minilm train.conll --json
-
-Tasks: sst2, mnli, conll03, squad; your own: classify, pair (tsv, csv, jsonl), ner (CoNLL columns), qa (SQuAD json).")]
+  qbert data --task ner --model minilm train.conll --json")]
 pub(crate) struct Options {
-    /// What the files are for.
-    #[arg(long)]
-    task: String,
+    #[command(flatten)]
+    reading: Reading,
     /// The data files, read in this order.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Count tokens with the tokenizer of this model: a directory, a hub id, or `minilm`.
     #[arg(long)]
     model: Option<String>,
-    /// Longest sequence in tokens; the task's usual one if not given.
-    #[arg(long)]
-    max_len: Option<usize>,
-    /// Column of the (first) text.
-    #[arg(long)]
-    text: Option<String>,
-    /// Column of the second text.
-    #[arg(long)]
-    text2: Option<String>,
-    /// Column of the label.
-    #[arg(long)]
-    label: Option<String>,
-    /// The labels there may be, in order; found in the data if not given.
-    #[arg(long, value_delimiter = ',')]
-    labels: Option<Vec<String>>,
     /// Accept examples without a label.
     #[arg(long)]
     unlabelled: bool,
-    /// The files' form, if their names do not say it.
-    #[arg(long, value_enum)]
-    format: Option<FileFormat>,
     /// Print as JSON.
     #[arg(long)]
     json: bool,
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum FileFormat {
-    Tsv,
-    Csv,
-    Jsonl,
-}
-
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
-    let task: Task = options.task.parse().map_err(|error| Error::from(error).of_flag("--task"))?;
-    let labels = match &options.labels {
-        Some(names) => LabelSource::Given(Labels::new(names.iter().cloned())?),
-        None => LabelSource::TaskOrFound,
-    };
-    let columns =
-        Columns { text: options.text.clone(), text2: options.text2.clone(), label: options.label.clone(), id: None };
-    let format = options.format.map(|format| match format {
-        FileFormat::Tsv => Format::Tsv,
-        FileFormat::Csv => Format::Csv,
-        FileFormat::Jsonl => Format::Jsonl,
-    });
-    let require_labels = !options.unlabelled;
-    let dataset = read(task, &options.files, &ReadOptions { columns, labels, require_labels, format })?;
+    let task = options.reading.task()?;
+    let dataset = read(task, &options.files, &options.reading.options(!options.unlabelled)?)?;
     let tokenizer = match &options.model {
         Some(name) => Some(Tokenizer::from_directory(&model::directory(name, quiet)?)?),
         None => None,
     };
-    let max_len = options.max_len.unwrap_or(task.default_max_len());
+    let max_len = options.reading.max_len()?;
     let found = statistics(&dataset, tokenizer.as_ref(), &QaOptions { max_len, ..QaOptions::default() })?;
     Ok(if options.json { json(&found) } else { text(task, &found) })
 }

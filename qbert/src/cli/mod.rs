@@ -3,11 +3,16 @@
 //! A verb takes its options and returns what goes to stdout as text; everything else (progress, errors, hints) goes to
 //! stderr. Exit codes: 0 done, 1 the machine failed, 2 the input is wrong. A closed pipe is no error.
 
+mod bench;
 mod data;
+mod eval;
 mod fetch;
+mod finetune;
 mod inspect;
 mod model;
 mod plan;
+mod progress;
+mod reading;
 mod table;
 
 use std::io::Write;
@@ -22,6 +27,8 @@ Examples:
   qbert inspect minilm                                 what a checkpoint is and what it could shrink to
   qbert plan --model minilm --bits 2 --out plan.toml   bits for every part of the model, to read and edit
   qbert data --task sst2 --model minilm train.tsv      what is in a data file, checked line by line
+  qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned
+  qbert eval tuned --task sst2 --data dev.tsv
 
 Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 the input is wrong.";
 
@@ -42,6 +49,9 @@ enum Verb {
     Inspect(inspect::Options),
     Plan(plan::Options),
     Data(data::Options),
+    Finetune(finetune::Options),
+    Eval(eval::Options),
+    Bench(bench::Options),
 }
 
 pub(crate) fn main() -> ExitCode {
@@ -52,6 +62,9 @@ pub(crate) fn main() -> ExitCode {
         Verb::Inspect(options) => inspect::run(&options, arguments.quiet),
         Verb::Plan(options) => plan::run(&options, arguments.quiet),
         Verb::Data(options) => data::run(&options, arguments.quiet),
+        Verb::Finetune(options) => finetune::run(&options, arguments.quiet),
+        Verb::Eval(options) => eval::run(&options, arguments.quiet),
+        Verb::Bench(options) => bench::run(&options, arguments.quiet),
     };
     match result {
         Ok(output) => print(&output),
@@ -87,6 +100,13 @@ fn complain_text(message: &str, hint: Option<&str>) {
 /// A line for people, on stderr; if nobody can read it there is nothing left to do.
 fn note(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Threads to compute with: as many as asked for, or as there are cores.
+fn compute(threads: Option<usize>) -> qbert::Result<qbert::kernels::Compute> {
+    let threads = threads.unwrap_or_else(qbert::kernels::Threads::available);
+    let compute = qbert::kernels::Compute::detect(threads);
+    compute.map_err(|error| Error::from(qbert::train::Error::from(error)).of_flag("--threads"))
 }
 
 /// A value as JSON text with a final line break.

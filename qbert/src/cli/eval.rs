@@ -1,0 +1,105 @@
+//! `qbert eval`: a model on a data file.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use qbert::Result;
+use qbert::tasks::Dataset;
+use qbert::train::evaluate::{Details, Evaluation, Predictions};
+use qbert::train::finetune::{Evaluated, evaluate};
+
+use super::progress::Progress;
+use super::reading::Reading;
+use super::table::Table;
+use super::{compute, json, model};
+
+/// Evaluate a fine-tuned model on a data file.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qbert eval tuned --task sst2 --data dev.tsv
+  qbert eval tuned --task conll03 --data eng.testa --json
+  qbert eval tuned --task squad --data dev-v1.1.json --predictions answers.json
+
+Predictions: one JSON line per text or sentence; for questions one JSON object, as the official SQuAD script reads it.")]
+pub(crate) struct Options {
+    /// Checkpoint directory or hub id.
+    model: String,
+    /// The data file.
+    #[arg(long, value_name = "FILE")]
+    data: PathBuf,
+    #[command(flatten)]
+    reading: Reading,
+    /// Write what the model answered to this file.
+    #[arg(long, value_name = "FILE")]
+    predictions: Option<PathBuf>,
+    /// Threads; as many as there are cores if not given.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Print all metrics as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    let directory = model::directory(&options.model, quiet)?;
+    let (task, max_len) = (options.reading.task()?, options.reading.max_len()?);
+    let compute = compute(options.threads)?;
+    let mut progress = Progress::new("eval", quiet);
+    let reading = options.reading.options(true)?;
+    let data = (options.data.as_path(), &reading);
+    let found = evaluate(&directory, task, data, max_len, &compute, |done, total| progress.at(done, total, ""))?;
+    drop(progress);
+    if let Some(path) = &options.predictions {
+        write_predictions(path, &found)?;
+    }
+    Ok(if options.json { json(&found.evaluation) } else { text(&found.evaluation) })
+}
+
+fn text(evaluation: &Evaluation) -> String {
+    let headline = match &evaluation.details {
+        Details::Squad(report) => format!("EM {:.2}, F1 {:.2}", report.exact_match, report.f1),
+        _ => format!("{} {:.2}", evaluation.metric, evaluation.value),
+    };
+    let mut table = Table::new(["", "precision", "recall", "f1", "count"]);
+    let percent = |share: f64| format!("{:.2}", 100.0 * share);
+    let per_class = match &evaluation.details {
+        Details::Classification(report) => &report.per_class[..],
+        Details::Entities(report) => &report.per_type[..],
+        Details::Squad(_) => &[],
+    };
+    for class in per_class {
+        let scores = &class.scores;
+        let (precision, recall, f1) = (percent(scores.precision), percent(scores.recall), percent(scores.f1));
+        table.row([class.name.clone(), precision, recall, f1, scores.support.to_string()]);
+    }
+    let classes = if per_class.is_empty() { String::new() } else { format!("\n{table}") };
+    format!("{headline} on {} examples\n{classes}", evaluation.examples)
+}
+
+fn write_predictions(path: &Path, found: &Evaluated) -> Result<()> {
+    let name = |id: usize| found.labels.name(id).unwrap_or("?");
+    qbert::model::atomic::write_file(path, |writer| match (&found.predictions, found.features.dataset()) {
+        (Predictions::Labels(labels), Dataset::Classify(data)) => {
+            for (example, (label, probability)) in data.examples.iter().zip(labels) {
+                let line = serde_json::json!({"id": example.id, "label": name(*label), "probability": probability});
+                writeln!(writer, "{line}")?;
+            }
+            Ok(())
+        }
+        (Predictions::Tags(sentences), Dataset::Ner(data)) => {
+            for (sentence, tags) in data.sentences.iter().zip(sentences) {
+                let tags: Vec<&str> = tags.iter().map(|&tag| name(tag)).collect();
+                writeln!(writer, "{}", serde_json::json!({"words": sentence.words, "tags": tags}))?;
+            }
+            Ok(())
+        }
+        (Predictions::Answers(answers), Dataset::Qa(data)) => {
+            let pairs = data.examples.iter().zip(answers);
+            let all: serde_json::Map<_, _> = pairs.map(|(e, (text, _))| (e.id.clone(), text.as_str().into())).collect();
+            writeln!(writer, "{:#}", serde_json::Value::Object(all))
+        }
+        _ => Err(std::io::Error::other("predictions of another kind of task")),
+    })?;
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! `qbert finetune`: a checkpoint and a task's data in, a checkpoint with the task's head out.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use qbert::Result;
+use qbert::train::finetune::{Finetune, finetune, recipe};
+
+use super::progress::Progress;
+use super::reading::Reading;
+use super::{compute, json, model};
+
+/// Fine-tune a checkpoint on a task; the best epoch's weights are kept.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned
+  qbert finetune --model ./bert --task ner --train train.conll --dev dev.conll --epochs 5 --lr 1e-4 --out tuned
+  qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned --resume
+
+The output directory is a Hugging Face checkpoint with train.jsonl (every step) and metrics.json beside it. The same
+seed gives the same bytes, whatever the number of threads; an interrupted run continues with --resume.")]
+pub(crate) struct Options {
+    /// Checkpoint directory, hub id, or `minilm`.
+    #[arg(long)]
+    model: String,
+    /// Files to learn from.
+    #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
+    train: Vec<PathBuf>,
+    /// File to judge the epochs by.
+    #[arg(long, value_name = "FILE")]
+    dev: PathBuf,
+    /// Directory to write.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
+    recipe: Recipe,
+    /// Take only the first N training examples.
+    #[arg(long, value_name = "N")]
+    max_train: Option<usize>,
+    /// Threads; as many as there are cores if not given.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Continue an interrupted run.
+    #[arg(long)]
+    resume: bool,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is not given is the task's own recipe.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Recipe (the task's own if not given)")]
+struct Recipe {
+    /// Passes over the data.
+    #[arg(long)]
+    epochs: Option<usize>,
+    /// Highest learning rate.
+    #[arg(long)]
+    lr: Option<f64>,
+    /// Sequences per batch.
+    #[arg(long)]
+    batch: Option<usize>,
+    /// Batches whose gradients make one step.
+    #[arg(long)]
+    accumulate: Option<usize>,
+    /// Share of the steps that raise the learning rate.
+    #[arg(long)]
+    warmup: Option<f64>,
+    /// Decoupled weight decay of matrices.
+    #[arg(long)]
+    weight_decay: Option<f64>,
+    /// Longest gradient; 0 for no limit.
+    #[arg(long)]
+    clip: Option<f64>,
+    /// Seed of everything random.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    let task = options.reading.task()?;
+    let mut settings = recipe(task);
+    let given = &options.recipe;
+    settings.epochs = given.epochs.unwrap_or(settings.epochs);
+    settings.batch = given.batch.unwrap_or(settings.batch);
+    settings.accumulate = given.accumulate.unwrap_or(settings.accumulate);
+    settings.warmup = given.warmup.unwrap_or(settings.warmup);
+    settings.seed = given.seed.unwrap_or(settings.seed);
+    settings.optimizer.learning_rate = given.lr.unwrap_or(settings.optimizer.learning_rate);
+    settings.optimizer.weight_decay = given.weight_decay.unwrap_or(settings.optimizer.weight_decay);
+    settings.optimizer.clip = given.clip.unwrap_or(settings.optimizer.clip);
+    let job = Finetune {
+        model: model::directory(&options.model, quiet)?,
+        task,
+        train: options.train.clone(),
+        dev: options.dev.clone(),
+        out: options.out.clone(),
+        read: options.reading.options(true)?,
+        max_len: options.reading.max_len()?,
+        max_train: options.max_train,
+        settings,
+        resume: options.resume,
+    };
+    let compute = compute(options.threads)?;
+    let outcome = finetune(&job, &compute, &mut Progress::new("train", quiet))?;
+    Ok(if options.json {
+        json(&outcome)
+    } else {
+        let (epoch, steps, out) = (outcome.best_epoch, outcome.steps, options.out.display());
+        format!("{out}: dev {} {:.2} after epoch {epoch} ({steps} steps)\n", outcome.metric, outcome.best)
+    })
+}

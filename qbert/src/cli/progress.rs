@@ -1,0 +1,99 @@
+//! Progress of long jobs, on stderr: a bar with the time left on a terminal, plain lines elsewhere, nothing when quiet.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use qbert::train::evaluate::Evaluation;
+use qbert::train::trainer::{StepRecord, Watch};
+
+use super::note;
+
+/// Between two plain lines.
+const LINE_EVERY: Duration = Duration::from_secs(15);
+
+/// Shows where a job is.
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+    quiet: bool,
+    what: &'static str,
+    begun: Option<(Instant, usize)>,
+    last_line: Instant,
+    loss: f64,
+}
+
+impl Progress {
+    pub(crate) fn new(what: &'static str, quiet: bool) -> Self {
+        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::new(0);
+            let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg}  {elapsed} (left {eta})");
+            if let Ok(style) = style {
+                bar.set_style(style);
+            }
+            bar.set_prefix(what);
+            bar
+        });
+        Self { bar, quiet, what, begun: None, last_line: Instant::now(), loss: f64::NAN }
+    }
+
+    /// `done` of `total` are done; `message` says how it goes.
+    pub(crate) fn at(&mut self, done: usize, total: usize, message: &str) {
+        let (begun, first) = *self.begun.get_or_insert((Instant::now(), done));
+        if let Some(bar) = &self.bar {
+            if bar.length() != Some(total as u64) {
+                bar.set_length(total as u64);
+                // A resumed run has not done the first steps just now.
+                bar.set_position(first as u64);
+                bar.reset_eta();
+            }
+            bar.set_position(done as u64);
+            bar.set_message(message.to_owned());
+        } else if !self.quiet && (self.last_line.elapsed() >= LINE_EVERY || done == total) {
+            self.last_line = Instant::now();
+            let rate = (done - first) as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+            let left = if rate > 0.0 { (total - done) as f64 / rate } else { 0.0 };
+            note(&format!("{} {done}/{total} {message}  left {}", self.what, duration(left)));
+        }
+    }
+
+    /// A line that stays.
+    pub(crate) fn say(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None if self.quiet => {}
+            None => note(text),
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Watch for Progress {
+    fn step(&mut self, record: &StepRecord, total: usize) {
+        // A moving average: single batches jump about.
+        self.loss = if self.loss.is_nan() { record.loss } else { 0.98 * self.loss + 0.02 * record.loss };
+        let message = format!("epoch {:.2}  loss {:.4}", record.epoch, self.loss);
+        self.at(record.step, total, &message);
+    }
+
+    fn evaluated(&mut self, epoch: usize, evaluation: &Evaluation, best: bool) {
+        let note = if best { ", the best so far" } else { "" };
+        self.say(&format!("epoch {epoch}: dev {} {:.2}{note}", evaluation.metric, evaluation.value));
+    }
+}
+
+/// Seconds as people say them.
+pub(crate) fn duration(seconds: f64) -> String {
+    let seconds = seconds.round() as u64;
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}

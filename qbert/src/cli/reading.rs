@@ -1,0 +1,67 @@
+//! The flags that say how data files are read: shared by every verb that reads data.
+
+use clap::Args;
+use qbert::tasks::{Columns, Format, LabelSource, Labels, ReadOptions, Task};
+use qbert::{Error, Result};
+
+/// How to read the data files.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Data files")]
+pub(crate) struct Reading {
+    /// sst2, mnli, conll03, squad; your own: classify, pair (tsv, csv, jsonl), ner (CoNLL columns), qa (SQuAD json).
+    #[arg(long)]
+    task: String,
+    /// Longest sequence in tokens; the task's usual one if not given.
+    #[arg(long)]
+    max_len: Option<usize>,
+    /// Column of the (first) text.
+    #[arg(long)]
+    text: Option<String>,
+    /// Column of the second text.
+    #[arg(long)]
+    text2: Option<String>,
+    /// Column of the label.
+    #[arg(long)]
+    label: Option<String>,
+    /// The labels there may be, in order; found in the data if not given.
+    #[arg(long, value_delimiter = ',')]
+    labels: Option<Vec<String>>,
+    /// The files' form, if their names do not say it.
+    #[arg(long, value_enum)]
+    format: Option<FileFormat>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum FileFormat {
+    Tsv,
+    Csv,
+    Jsonl,
+}
+
+impl Reading {
+    pub(crate) fn task(&self) -> Result<Task> {
+        self.task.parse().map_err(|error| Error::from(error).of_flag("--task"))
+    }
+
+    pub(crate) fn max_len(&self) -> Result<usize> {
+        Ok(self.max_len.unwrap_or(self.task()?.default_max_len()))
+    }
+
+    pub(crate) fn options(&self, require_labels: bool) -> Result<ReadOptions> {
+        let labels = match &self.labels {
+            Some(names) => {
+                let labels = Labels::new(names.iter().cloned());
+                LabelSource::Given(labels.map_err(|error| Error::from(error).of_flag("--labels"))?)
+            }
+            None => LabelSource::TaskOrFound,
+        };
+        let columns =
+            Columns { text: self.text.clone(), text2: self.text2.clone(), label: self.label.clone(), id: None };
+        let format = self.format.map(|format| match format {
+            FileFormat::Tsv => Format::Tsv,
+            FileFormat::Csv => Format::Csv,
+            FileFormat::Jsonl => Format::Jsonl,
+        });
+        Ok(ReadOptions { columns, labels, require_labels, format })
+    }
+}
