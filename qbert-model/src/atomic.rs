@@ -9,6 +9,10 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
+/// How temporary names begin and end.
+const PREFIX: &str = ".qbert-";
+const SUFFIX: &str = ".tmp";
+
 /// Writes a file through `fill`; the old content stays until the new one is complete and on the disk.
 pub fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     let parent = parent_of(path);
@@ -81,6 +85,17 @@ pub fn write_directory(
     sync_directory(&parent)
 }
 
+/// Removes what writers that were killed left in a directory. Only for a directory that nobody else is writing to.
+pub fn remove_leftovers(directory: &Path) -> Result<()> {
+    for path in read_directory(directory)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_file() && name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
+            std::fs::remove_file(&path).map_err(Error::io(&path, "remove"))?;
+        }
+    }
+    Ok(())
+}
+
 fn check_replaceable(target: &Path, may_replace: impl Fn(&str) -> bool) -> Result<()> {
     if !target.exists() {
         return Ok(());
@@ -108,7 +123,7 @@ fn read_directory(directory: &Path) -> Result<Vec<PathBuf>> {
 
 fn builder(path: &Path) -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".qbert-").suffix(".tmp");
+    builder.prefix(PREFIX).suffix(SUFFIX);
     #[cfg(unix)]
     if !path.is_dir() && path.extension().is_some() {
         use std::os::unix::fs::PermissionsExt;

@@ -205,6 +205,7 @@ impl<'a> Trainer<'a> {
             move |source| Error::Io { path, action, source }
         };
         std::fs::create_dir_all(out).map_err(io(out, "create the directory"))?;
+        atomic::remove_leftovers(out)?;
         let (state, log) = (self.state_path(), self.log_path());
         if resume && state.exists() {
             let targets = [self.weights.values_mut(), &mut self.optimizer.first, &mut self.optimizer.second];
@@ -228,7 +229,9 @@ impl<'a> Trainer<'a> {
             let problem = if resume { "the run is finished" } else { "the directory holds a run already" };
             return Err(Error::Resume { path, problem: problem.to_owned() });
         }
-        std::fs::write(&log, b"").map_err(io(&log, "create"))
+        std::fs::write(&log, b"").map_err(io(&log, "create"))?;
+        // From here to the end there is a state: a directory with weights but without one is a finished run.
+        self.save()
     }
 
     /// Trains to the end.

@@ -116,11 +116,10 @@ impl Bert {
     /// Checks everything that an index could run over, once, before any kernel is called.
     pub fn check(&self, batch: &Batch) -> Result<()> {
         let problem = |problem: String| Err(Error::Batch { problem });
-        if batch.tokens() == 0
-            || batch.segments.len() != batch.tokens()
-            || batch.offsets.last() != Some(&batch.tokens())
-        {
-            return problem(format!("a batch of {} tokens and {} segments", batch.tokens(), batch.segments.len()));
+        let (tokens, segments) = (batch.tokens(), batch.segments.len());
+        let whole = batch.offsets.first() == Some(&0) && batch.offsets.last() == Some(&tokens);
+        if tokens == 0 || segments != tokens || !whole {
+            return problem(format!("a batch of {tokens} tokens, {segments} segments and offsets {:?}", batch.offsets));
         }
         for range in batch.ranges() {
             if range.is_empty() || range.len() > self.config.max_positions {
@@ -146,22 +145,23 @@ impl Bert {
             Targets::Tokens(targets) => (targets.len(), batch.tokens(), Head::TokenClassification),
             Targets::Spans(targets) => (targets.len(), batch.sequences(), Head::QuestionAnswering),
         };
-        if head != needed || found != expected {
-            return problem(format!("{found} targets for {needed:?}; the batch needs {expected} for {head:?}"));
+        if head != needed {
+            return problem(format!("targets for {needed:?}, but the model's head is {head:?}"));
         }
-        let too_large = match &batch.targets {
-            Targets::Sequences(targets) => targets.iter().copied().find(|&t| t as usize >= self.outputs),
-            Targets::Tokens(targets) => targets.iter().flatten().copied().find(|&t| t as usize >= self.outputs),
-            Targets::Spans(spans) => {
-                let outside = |(range, &(start, end)): (std::ops::Range<usize>, &(u32, u32))| {
-                    [start, end].into_iter().find(|&t| t as usize >= range.len())
-                };
-                batch.ranges().zip(spans).find_map(outside)
-            }
+        if found != expected {
+            return problem(format!("{found} targets, but the batch needs {expected}"));
+        }
+        let label_outside = |target: &u32| *target as usize >= self.outputs;
+        let outside = match &batch.targets {
+            Targets::Sequences(targets) => targets.iter().find(|t| label_outside(t)).map(|&t| (t, self.outputs)),
+            Targets::Tokens(targets) => targets.iter().flatten().find(|t| label_outside(t)).map(|&t| (t, self.outputs)),
+            Targets::Spans(spans) => batch.ranges().zip(spans).find_map(|(range, &(start, end))| {
+                [start, end].into_iter().find(|&t| t as usize >= range.len()).map(|t| (t, range.len()))
+            }),
             Targets::None => None,
         };
-        match too_large {
-            Some(target) => problem(format!("target {target} is outside what the head can say")),
+        match outside {
+            Some((target, limit)) => problem(format!("target {target}, but only 0 to {} are possible", limit - 1)),
             None => Ok(()),
         }
     }

@@ -1,5 +1,6 @@
 //! Reading the goldens that the PyTorch twin wrote (`reference/train/`).
 
+#![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
 pub(crate) mod derivative;

@@ -1,0 +1,122 @@
+//! Fine-tuning as a user runs it: killed without warning and resumed, evaluated, asked for the impossible.
+
+#![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use qbert::model::{Config, Head, Layout, Parameters, TokenizerFiles, write_checkpoint};
+
+const WORDS: [&str; 8] = ["good", "bad", "a", "the", "film", "plot", "very", "is"];
+
+/// A small bare encoder and data whose label is which of the first two words occurs.
+fn prepare(home: &Path) {
+    let config = br#"{"model_type": "bert", "vocab_size": 13, "hidden_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 16, "type_vocab_size": 2}"#;
+    let config = Config::parse(config, Path::new("config.json")).unwrap();
+    let layout = Layout::new(&config, Head::None, 0, true);
+    let mut parameters = Parameters::zeros(layout.into());
+    qbert::train::random::Stream::new(1, "test", 0).fill_normal(parameters.values_mut(), 0.1);
+    let vocabulary = format!("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n{}\n", WORDS.join("\n"));
+    std::fs::create_dir(home.join("tokenizer")).unwrap();
+    std::fs::write(home.join("tokenizer/vocab.txt"), vocabulary).unwrap();
+    let tokenizer = TokenizerFiles::read(&home.join("tokenizer")).unwrap();
+    write_checkpoint(&home.join("model"), &config, &parameters, &[], &tokenizer).unwrap();
+    for (name, count, shift) in [("train.tsv", 240, 0), ("dev.tsv", 60, 5)] {
+        let mut text = "sentence\tlabel\n".to_owned();
+        for i in 0..count {
+            let filler = |k: usize| WORDS[2 + (i * 5 + k * 3 + shift) % 6];
+            let label = (i * 7 + shift) % 2;
+            writeln!(text, "{} {} {} {}\t{label}", filler(0), WORDS[1 - label], filler(1), filler(2)).unwrap();
+        }
+        std::fs::write(home.join(name), text).unwrap();
+    }
+}
+
+fn finetune(home: &Path, out: &str, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_qbert"));
+    command.current_dir(home).args(["finetune", "--model", "model", "--task", "sst2", "--train", "train.tsv"]);
+    command.args(["--dev", "dev.tsv", "--epochs", "12", "--batch", "8", "--lr", "2e-3", "--max-len", "16"]);
+    command.args(["--out", out]).args(more);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn killed_at_any_moment_and_resumed_it_ends_with_the_same_bytes() {
+    let home = tempfile::tempdir().unwrap();
+    prepare(home.path());
+    let whole = finetune(home.path(), "whole", &["--threads", "1"]).output().unwrap();
+    assert!(whole.status.success(), "{}", stderr(&whole));
+    let said = String::from_utf8_lossy(&whole.stdout).into_owned();
+    assert!(said.contains("dev accuracy 100.00"), "{said}");
+    let bytes = |out: &str| std::fs::read(home.path().join(out).join("model.safetensors")).unwrap();
+    for (round, pause) in [20, 45, 80, 150, 240].into_iter().enumerate() {
+        let out = format!("killed-{round}");
+        // Killed again and again, each time a little later, until it gets through.
+        let mut pause = pause;
+        let mut kills = 0;
+        loop {
+            let mut child: Child = finetune(home.path(), &out, &["--resume", "--threads", "2"]).spawn().unwrap();
+            std::thread::sleep(Duration::from_millis(pause));
+            if child.try_wait().unwrap().is_some() {
+                let output = child.wait_with_output().unwrap();
+                assert!(output.status.success(), "{}", stderr(&output));
+                break;
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+            kills += 1;
+            pause = pause * 3 / 2;
+        }
+        assert!(kills > 0, "the first run was to be killed");
+        assert!(bytes(&out) == bytes("whole"), "killed {kills} times, first after {pause} ms");
+        let files = std::fs::read_dir(home.path().join(&out)).unwrap().map(|entry| entry.unwrap().file_name());
+        let litter: Vec<String> = files
+            .map(|name| name.into_string().unwrap())
+            .filter(|name| name.starts_with("resume") || name.starts_with('.'))
+            .collect();
+        assert!(litter.is_empty(), "{litter:?}");
+    }
+}
+
+#[test]
+fn a_finished_run_evaluates_and_is_not_overwritten() {
+    let home = tempfile::tempdir().unwrap();
+    prepare(home.path());
+    let first = finetune(home.path(), "out", &["--epochs", "3"]);
+    // The last --epochs wins in no command line: clap refuses it, and says so.
+    let output = { first }.output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    let output = finetune(home.path(), "out", &["--json"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(outcome["steps"], 360);
+    let again = finetune(home.path(), "out", &[]).output().unwrap();
+    assert_eq!(again.status.code(), Some(2));
+    assert!(stderr(&again).contains("the directory holds a run already"), "{}", stderr(&again));
+
+    let eval = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_qbert"));
+        command.current_dir(home.path()).args(["eval", "out", "--data", "dev.tsv"]).args(arguments).output().unwrap()
+    };
+    let output = eval(&["--task", "sst2", "--max-len", "16", "--json", "--predictions", "answers.jsonl"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["value"], outcome["best"]);
+    let answers = std::fs::read_to_string(home.path().join("answers.jsonl")).unwrap();
+    assert_eq!(answers.lines().count(), 60);
+    let answer: serde_json::Value = serde_json::from_str(answers.lines().next().unwrap()).unwrap();
+    assert!(["negative", "positive"].contains(&answer["label"].as_str().unwrap()), "{answer}");
+    let other = eval(&["--task", "ner", "--max-len", "16"]);
+    assert_eq!(other.status.code(), Some(2));
+    assert!(stderr(&other).contains("the task ner needs TokenClassification"), "{}", stderr(&other));
+    let long = eval(&["--task", "sst2"]);
+    assert!(stderr(&long).contains("--max-len is 128"), "{}", stderr(&long));
+}
