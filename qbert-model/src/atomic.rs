@@ -17,18 +17,13 @@ const SUFFIX: &str = ".tmp";
 pub fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     let parent = parent_of(path);
     std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create the directory"))?;
-    let temporary = builder(path).tempfile_in(&parent).map_err(Error::io(path, "create a file beside it"))?;
+    let temporary = file_builder().tempfile_in(&parent).map_err(Error::io(path, "create a file beside it"))?;
     let mut writer = BufWriter::with_capacity(1 << 20, temporary);
     fill(&mut writer).map_err(Error::io(path, "write"))?;
     let temporary = writer.into_inner().map_err(|error| Error::io(path, "write")(error.into_error()))?;
-    finish(temporary, path, &parent)
-}
-
-/// Flushes a complete temporary file and gives it its name.
-fn finish(temporary: tempfile::NamedTempFile, path: &Path, parent: &Path) -> Result<()> {
     temporary.as_file().sync_all().map_err(Error::io(path, "flush to the disk"))?;
     temporary.persist(path).map_err(|error| Error::io(path, "put in place")(error.error))?;
-    sync_directory(parent)
+    sync_directory(&parent)
 }
 
 /// Writes a safetensors file; the old one stays until the new one is complete and on the disk.
@@ -39,19 +34,20 @@ pub fn write_tensors<N: AsRef<str> + Ord + std::fmt::Display, V: safetensors::Vi
 ) -> Result<()> {
     let parent = parent_of(path);
     std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create the directory"))?;
-    let temporary = builder(path).tempfile_in(&parent).map_err(Error::io(path, "create a file beside it"))?;
-    let permissions = temporary.as_file().metadata().map(|m| m.permissions()).map_err(Error::io(path, "create"))?;
-    safetensors::serialize_to_file(tensors, Some(metadata), temporary.path()).map_err(|error| match error {
+    // safetensors makes a temporary file of its own beside its target: inside a directory of ours it is no litter.
+    let temporary = directory_builder().tempdir_in(&parent).map_err(Error::io(path, "create a directory beside it"))?;
+    let complete = temporary.path().join("tensors");
+    safetensors::serialize_to_file(tensors, Some(metadata), &complete).map_err(|error| match error {
         safetensors::SafeTensorError::IoError(source) => Error::io(path, "write")(source),
         other => Error::Damaged { path: path.to_owned(), problem: other.to_string() },
     })?;
-    // safetensors puts a file of its own there, readable by its owner only.
-    let flush = || {
-        std::fs::set_permissions(temporary.path(), permissions)?;
-        File::open(temporary.path())?.sync_all()
+    let put_in_place = || {
+        widen_file_permissions(&complete)?;
+        File::open(&complete)?.sync_all()?;
+        std::fs::rename(&complete, path)
     };
-    flush().map_err(Error::io(path, "flush to the disk"))?;
-    finish(temporary, path, &parent)
+    put_in_place().map_err(Error::io(path, "put in place"))?;
+    sync_directory(&parent)
 }
 
 /// Builds a directory through `fill` and puts it in place of `target` in one step.
@@ -66,7 +62,8 @@ pub fn write_directory(
     let parent = parent_of(target);
     std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create the directory"))?;
     check_replaceable(target, may_replace)?;
-    let temporary = builder(target).tempdir_in(&parent).map_err(Error::io(target, "create a directory beside it"))?;
+    let temporary =
+        directory_builder().tempdir_in(&parent).map_err(Error::io(target, "create a directory beside it"))?;
     // Temporary directories are private; the result should be as open as any other directory of the user.
     widen_permissions(temporary.path()).map_err(Error::io(target, "set permissions"))?;
     fill(temporary.path())?;
@@ -89,8 +86,9 @@ pub fn write_directory(
 pub fn remove_leftovers(directory: &Path) -> Result<()> {
     for path in read_directory(directory)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_file() && name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
-            std::fs::remove_file(&path).map_err(Error::io(&path, "remove"))?;
+        if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
+            let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+            removed.map_err(Error::io(&path, "remove"))?;
         }
     }
     Ok(())
@@ -121,16 +119,33 @@ fn read_directory(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn builder(path: &Path) -> tempfile::Builder<'static, 'static> {
+fn directory_builder() -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(PREFIX).suffix(SUFFIX);
+    builder
+}
+
+fn file_builder() -> tempfile::Builder<'static, 'static> {
+    let mut builder = directory_builder();
     #[cfg(unix)]
-    if !path.is_dir() && path.extension().is_some() {
+    {
         use std::os::unix::fs::PermissionsExt;
         // Lessened by the user's umask, like any new file.
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
     builder
+}
+
+/// Gives a file the permissions that a new file of this user would have.
+#[cfg(unix)]
+fn widen_file_permissions(path: &Path) -> std::io::Result<()> {
+    let sample = file_builder().tempfile_in(parent_of(path))?;
+    std::fs::set_permissions(path, sample.as_file().metadata()?.permissions())
+}
+
+#[cfg(not(unix))]
+fn widen_file_permissions(_: &Path) -> std::io::Result<()> {
+    Ok(())
 }
 
 #[cfg(unix)]

@@ -17,7 +17,7 @@ fn complaint(breaking: impl FnOnce(&Path)) -> String {
     let directory = home.path().join("model");
     breaking(&directory);
     let result = Checkpoint::open(&directory).and_then(|checkpoint| checkpoint.load());
-    let error = result.err().expect("a broken checkpoint was read");
+    let error = result.expect_err("a broken checkpoint was read");
     let hint = error.hint().map(|h| format!("\nhint: {h}")).unwrap_or_default();
     format!("{error}{hint}").replace(home.path().to_str().unwrap(), "…")
 }
@@ -50,7 +50,8 @@ fn with_weights(bytes: impl FnOnce(Vec<u8>) -> Vec<u8>) -> impl FnOnce(&Path) {
 #[test]
 fn every_complaint() {
     let query = "bert.encoder.layer.1.attention.self.query.weight";
-    let cases: Vec<(&str, Box<dyn FnOnce(&Path)>)> = vec![
+    type Breaking = Box<dyn FnOnce(&Path)>;
+    let cases: Vec<(&str, Breaking)> = vec![
         ("no such directory", Box::new(|_| {})),
         ("a file instead of a directory", Box::new(|d| std::fs::write(d, "x").unwrap())),
         ("no config", Box::new(|d| std::fs::create_dir(d).unwrap())),
@@ -107,11 +108,11 @@ fn every_complaint() {
         (
             "infinite in f16",
             Box::new(with_model(|m| {
-                m.to_dtype(Dtype::F16);
+                m.convert_to(Dtype::F16);
                 m.tensors.get_mut(query).unwrap().bytes[2..4].copy_from_slice(&half::f16::NEG_INFINITY.to_le_bytes());
             })),
         ),
-        ("double precision", Box::new(with_model(|m| m.to_dtype(Dtype::F64)))),
+        ("double precision", Box::new(with_model(|m| m.convert_to(Dtype::F64)))),
         (
             "two spellings at once",
             Box::new(with_model(|m| {

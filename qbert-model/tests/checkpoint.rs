@@ -23,7 +23,8 @@ fn assert_loads(directory: &Path, head: Head, what: &str) {
 #[test]
 fn every_head_and_spelling_loads_to_the_same_numbers() {
     for head in HEADS {
-        let spellings: [(&str, fn(&mut Model)); 6] = [
+        type Change = fn(&mut Model);
+        let spellings: [(&str, Change); 6] = [
             ("as transformers writes it", |_| {}),
             ("without the prefix", |m| m.rename(|n| n.trim_start_matches("bert.").to_owned())),
             ("gamma and beta", |m| {
@@ -31,8 +32,8 @@ fn every_head_and_spelling_loads_to_the_same_numbers() {
                     n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
                 });
             }),
-            ("f16", |m| m.to_dtype(Dtype::F16)),
-            ("bf16", |m| m.to_dtype(Dtype::BF16)),
+            ("f16", |m| m.convert_to(Dtype::F16)),
+            ("bf16", |m| m.convert_to(Dtype::BF16)),
             ("no architectures", |m| m.config = m.config.replace("architectures", "was_architectures")),
         ];
         for (what, change) in spellings {

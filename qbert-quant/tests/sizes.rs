@@ -382,7 +382,9 @@ fn plans_that_do_not_fit_are_refused() {
     assert!(matches!(shape.paper_size(&shallow), Err(Error::PlanLayers { plan: 6, model: 12 })));
     assert!(matches!(shape.file_size(&shallow), Err(Error::PlanLayers { plan: 6, model: 12 })));
     let crowded = Plan::uniform(12, bits(2), GroupSpec::Count(769), RangeMethod::Mse);
-    assert!(matches!(shape.paper_size(&crowded), Err(Error::TooManyGroups { groups: 769, neurons: 768 })));
+    let error = shape.paper_size(&crowded).unwrap_err();
+    assert_eq!(error.to_string(), "layer.0.query: 769 groups for 768 output neurons: some would be empty");
+    assert!(error.hint().unwrap().contains("at most 768"));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use qbert::model::{Config, Head, Layout, Parameters, TokenizerFiles, write_checkpoint};
@@ -57,32 +57,50 @@ fn killed_at_any_moment_and_resumed_it_ends_with_the_same_bytes() {
     let said = String::from_utf8_lossy(&whole.stdout).into_owned();
     assert!(said.contains("dev accuracy 100.00"), "{said}");
     let bytes = |out: &str| std::fs::read(home.path().join(out).join("model.safetensors")).unwrap();
-    for (round, pause) in [20, 45, 80, 150, 240].into_iter().enumerate() {
+    let mut kills = 0;
+    // Killed when the log has reached these steps (of 360), at once or one after the other.
+    for (round, steps) in
+        [vec![1], vec![29], vec![95, 96, 200], vec![5, 40, 150, 333], vec![359]].into_iter().enumerate()
+    {
         let out = format!("killed-{round}");
-        // Killed again and again, each time a little later, until it gets through.
-        let mut pause = pause;
-        let mut kills = 0;
-        loop {
-            let mut child: Child = finetune(home.path(), &out, &["--resume", "--threads", "2"]).spawn().unwrap();
-            std::thread::sleep(Duration::from_millis(pause));
-            if child.try_wait().unwrap().is_some() {
-                let output = child.wait_with_output().unwrap();
-                assert!(output.status.success(), "{}", stderr(&output));
-                break;
-            }
-            child.kill().unwrap();
-            child.wait().unwrap();
-            kills += 1;
-            pause = pause * 3 / 2;
+        for step in steps {
+            kills += usize::from(kill_at(
+                &mut finetune(home.path(), &out, &["--resume", "--threads", "2"]),
+                &home.path().join(&out),
+                step,
+            ));
         }
-        assert!(kills > 0, "the first run was to be killed");
-        assert!(bytes(&out) == bytes("whole"), "killed {kills} times, first after {pause} ms");
+        if home.path().join(&out).join("resume.safetensors").exists() {
+            let output = finetune(home.path(), &out, &["--resume", "--threads", "2"]).output().unwrap();
+            assert!(output.status.success(), "{}", stderr(&output));
+        }
+        assert!(bytes(&out) == bytes("whole"), "round {round}");
         let files = std::fs::read_dir(home.path().join(&out)).unwrap().map(|entry| entry.unwrap().file_name());
         let litter: Vec<String> = files
             .map(|name| name.into_string().unwrap())
             .filter(|name| name.starts_with("resume") || name.starts_with('.'))
             .collect();
         assert!(litter.is_empty(), "{litter:?}");
+    }
+    assert!(kills > 0, "no run was killed: all were faster than the watching");
+}
+
+/// Starts the command and kills it when the run in `out` has logged this many steps; false if it was done before.
+fn kill_at(command: &mut Command, out: &Path, steps: usize) -> bool {
+    let mut child = command.spawn().unwrap();
+    loop {
+        let logged = std::fs::read(out.join("train.jsonl")).unwrap_or_default();
+        if logged.iter().filter(|&&byte| byte == b'\n').count() >= steps {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return true;
+        }
+        if child.try_wait().unwrap().is_some() {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{}", stderr(&output));
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

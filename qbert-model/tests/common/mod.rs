@@ -62,7 +62,7 @@ impl Model {
         self.tensors = std::mem::take(&mut self.tensors).into_iter().map(|(n, t)| (change(&n), t)).collect();
     }
 
-    pub(crate) fn to_dtype(&mut self, dtype: Dtype) {
+    pub(crate) fn convert_to(&mut self, dtype: Dtype) {
         for tensor in self.tensors.values_mut() {
             let values = tensor.bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
             tensor.bytes = match dtype {
