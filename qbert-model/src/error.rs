@@ -157,10 +157,11 @@ impl Error {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Io { .. } | Self::NotFinite { .. } => match self {
-                Self::NotFinite { .. } => "the training that made this checkpoint diverged; use an earlier checkpoint",
-                _ => return None,
-            },
+            Self::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
+                "the disk is full; nothing that was there is lost: free some space and run it again, with --resume where it has one"
+            }
+            Self::Io { .. } => return None,
+            Self::NotFinite { .. } => "the training that made this checkpoint diverged; use an earlier checkpoint",
             Self::MissingFile { missing, .. } if missing.contains("safetensors") => {
                 "a checkpoint directory has config.json, model.safetensors and vocab.txt or tokenizer.json"
             }

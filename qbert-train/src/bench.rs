@@ -14,7 +14,7 @@ use qbert_tasks::{Dataset, ReadOptions, Task, Tokenizer, read};
 use serde::Serialize;
 
 use crate::batch::{Batch, Targets};
-use crate::bert::{Activations, BackwardBuffers, Bert, Mode};
+use crate::bert::{Activations, BackwardBuffers, Bert, Mode, zero};
 use crate::error::{Error, Result};
 use crate::random::Stream;
 
@@ -85,7 +85,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn step(&mut self, batch: &Batch) {
-        self.gradients.fill(0.0);
+        zero(self.compute, &mut self.gradients);
         self.bert.forward(self.compute, self.weights, batch, Mode::Evaluate, &mut self.activations);
         self.bert.loss(batch, &self.activations, 1.0, &mut self.buffers);
         let targets = (&mut self.buffers, &mut self.gradients[..]);

@@ -14,7 +14,7 @@ use qbert_model::{Parameters, TokenizerFiles, atomic, update_checkpoint};
 use qbert_tasks::Labels;
 use serde::{Deserialize, Serialize};
 
-use crate::bert::{Activations, BackwardBuffers, Bert, Mode};
+use crate::bert::{Activations, BackwardBuffers, Bert, Mode, zero};
 use crate::error::{Error, Result};
 use crate::evaluate::{self, Evaluation};
 use crate::features::Features;
@@ -275,7 +275,7 @@ impl<'a> Trainer<'a> {
     /// One optimizer step on these sequences.
     fn step(&mut self, indices: &[usize], per_epoch: usize) -> Result<StepRecord> {
         let step = self.position.steps;
-        self.gradients.fill(0.0);
+        zero(self.compute, &mut self.gradients);
         let micro_batches = indices.len().div_ceil(self.settings.batch);
         let (mut loss, mut tokens) = (0.0, 0);
         for (number, part) in indices.chunks(self.settings.batch).enumerate() {

@@ -7,7 +7,7 @@ use super::forward::linear_at;
 use super::{Activations, BackwardBuffers, Bert, LinearSpan, Mode, NormSpan, Place};
 use crate::batch::Batch;
 use crate::ops::linear::{self, LinearGradients};
-use crate::ops::{Dropout, attention, embedding, residual_norm};
+use crate::ops::{attention, dropout, embedding, gelu, pooler, residual_norm};
 
 fn linear_gradients<'a>(gradients: &'a mut [f32], span: &LinearSpan) -> LinearGradients<'a> {
     let (weight, bias) = pair(gradients, &span.weight, &span.bias);
@@ -58,7 +58,6 @@ impl Bert {
         activations: &Activations,
         (buffers, gradients): (&mut BackwardBuffers, &mut [f32]),
     ) {
-        let hidden_size = self.config.hidden_size;
         let BackwardBuffers { d_hidden, d_logits, d_head_input, d_pooled, .. } = buffers;
         let Some(head) = &self.spans.head else {
             d_hidden.fill(0.0);
@@ -70,15 +69,11 @@ impl Bert {
             dropout.apply(compute, d_head_input);
         }
         match (&self.spans.pooler, self.layout.head()) {
-            (Some(pooler), Head::SequenceClassification) => {
-                compute.kernels().tanh_backward(&activations.pooled, d_head_input, d_pooled);
-                let pooler_gradients = linear_gradients(gradients, pooler);
-                linear::backward_parameters(compute, &activations.first_tokens, d_pooled, pooler_gradients);
-                linear::backward_input(compute, linear_at(weights, pooler), d_pooled, Start::ZERO, d_head_input);
-                d_hidden.fill(0.0);
-                for (row, range) in d_head_input.chunks_exact(hidden_size).zip(batch.ranges()) {
-                    d_hidden[range.start * hidden_size..(range.start + 1) * hidden_size].copy_from_slice(row);
-                }
+            (Some(span), Head::SequenceClassification) => {
+                let saved = pooler::Saved { first: &activations.first_tokens, pooled: &activations.pooled };
+                let targets = (linear_gradients(gradients, span), &mut d_hidden[..]);
+                let linear = linear_at(weights, span);
+                pooler::backward(compute, linear, batch, saved, (d_head_input, d_pooled), targets);
             }
             _ => d_hidden.copy_from_slice(d_head_input),
         }
@@ -102,21 +97,21 @@ impl Bert {
         // y = LayerNorm(dropout(W₂·inner + b₂) + middle)
         let norm = norm_gradients(gradients, &spans.output_norm);
         residual_norm::backward(compute, gamma(&spans.output_norm), &kept.output, d_hidden, d_middle, norm);
-        let dropout = self.dropout(mode, Place::Output(layer));
-        let d_output = through(compute, dropout, d_middle, d_dropped);
+        let mask = self.dropout(mode, Place::Output(layer));
+        let d_output = dropout::backward(compute, mask, d_middle, d_dropped);
         linear::backward_parameters(compute, &kept.inner, d_output, linear_gradients(gradients, &spans.output));
         linear::backward_input(compute, linear_at(weights, &spans.output), d_output, Start::ZERO, d_inner);
 
         // inner = gelu(W₁·middle + b₁)
-        compute.multiply(&kept.slope, d_inner);
+        gelu::backward(compute, &kept.slope, d_inner);
         linear::backward_parameters(compute, &kept.middle, d_inner, linear_gradients(gradients, &spans.intermediate));
         linear::backward_input(compute, linear_at(weights, &spans.intermediate), d_inner, Start::ACCUMULATE, d_middle);
 
         // middle = LayerNorm(dropout(W_o·context + b_o) + input)
         let norm = norm_gradients(gradients, &spans.attention_norm);
         residual_norm::backward(compute, gamma(&spans.attention_norm), &kept.attention, d_middle, d_hidden, norm);
-        let dropout = self.dropout(mode, Place::AttentionOutput(layer));
-        let d_projected = through(compute, dropout, d_hidden, d_dropped);
+        let mask = self.dropout(mode, Place::AttentionOutput(layer));
+        let d_projected = dropout::backward(compute, mask, d_hidden, d_dropped);
         let projection = linear_gradients(gradients, &spans.attention_output);
         linear::backward_parameters(compute, &kept.context, d_projected, projection);
         linear::backward_input(compute, linear_at(weights, &spans.attention_output), d_projected, Start::ZERO, d_sum);
@@ -165,17 +160,5 @@ impl Bert {
         let (position, token_type) = rest.split_at_mut(position.len());
         let mut tables = embedding::TableGradients { word, position, token_type };
         embedding::backward(compute, batch, self.config.hidden_size, d_sum, &mut tables);
-    }
-}
-
-/// A gradient through a dropout: itself where there is none, else a masked copy.
-fn through<'a>(compute: &Compute, dropout: Option<Dropout>, d: &'a [f32], copy: &'a mut [f32]) -> &'a [f32] {
-    match dropout {
-        None => d,
-        Some(dropout) => {
-            copy.copy_from_slice(d);
-            dropout.apply(compute, copy);
-            copy
-        }
     }
 }

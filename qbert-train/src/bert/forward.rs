@@ -6,7 +6,7 @@ use qbert_model::Head;
 use super::{Activations, Bert, LayerActivations, LinearSpan, Mode, NormSpan, Place};
 use crate::batch::Batch;
 use crate::ops::linear::{self, Linear};
-use crate::ops::{attention, embedding, residual_norm};
+use crate::ops::{attention, embedding, gelu, pooler, residual_norm};
 
 /// The weights of a linear layer in the flat array.
 pub(super) fn linear_at<'a>(weights: &'a [f32], span: &LinearSpan) -> Linear<'a> {
@@ -83,11 +83,7 @@ impl Bert {
         residual_norm::forward(compute, norm, dropout, Some(input), attention, middle);
 
         linear::forward(compute, linear_at(weights, &spans.intermediate), middle, pre_activation);
-        if *keep {
-            compute.gelu_and_slope(pre_activation, inner, slope);
-        } else {
-            compute.gelu(pre_activation, inner);
-        }
+        gelu::forward(compute, pre_activation, inner, keep.then_some(&mut slope[..]));
         linear::forward(compute, linear_at(weights, &spans.output), inner, &mut saved_output.sum);
         let norm = self.norm_at(weights, &spans.output_norm);
         let dropout = self.dropout(mode, Place::Output(layer));
@@ -104,17 +100,11 @@ impl Bert {
         mode: Mode,
         activations: &mut Activations,
     ) {
-        let hidden_size = self.config.hidden_size;
         let last = activations.hidden_index(self.config.layers);
         let Activations { hidden, first_tokens, pooled, head_input, logits, .. } = activations;
         let encoded = &hidden[last];
-        if let Some(pooler) = &self.spans.pooler {
-            for (row, range) in first_tokens.chunks_exact_mut(hidden_size).zip(batch.ranges()) {
-                row.copy_from_slice(&encoded[range.start * hidden_size..(range.start + 1) * hidden_size]);
-            }
-            // The pre-activation is needed by nobody else: `head_input`'s memory may not exist, so tanh goes in place.
-            linear::forward(compute, linear_at(weights, pooler), first_tokens, pooled);
-            compute.kernels().tanh_in_place(pooled);
+        if let Some(span) = &self.spans.pooler {
+            pooler::forward(compute, linear_at(weights, span), batch, encoded, first_tokens, pooled);
         }
         let Some(head) = &self.spans.head else { return };
         let source = if self.layout.head() == Head::SequenceClassification { &pooled[..] } else { &encoded[..] };

@@ -12,7 +12,7 @@ mod weights;
 
 use std::sync::Arc;
 
-use qbert_kernels::DropoutKey;
+use qbert_kernels::{Compute, DropoutKey};
 use qbert_model::{Config, Head, Layout};
 
 pub use activations::{Activations, BackwardBuffers, LayerActivations};
@@ -23,6 +23,11 @@ use crate::error::{Error, Result};
 use crate::ops::Dropout;
 use crate::ops::attention::Heads;
 use crate::ops::loss::{Loss, cross_entropy};
+
+/// Sets gradients to zero before a step, on all threads: there are as many as weights.
+pub fn zero(compute: &Compute, gradients: &mut [f32]) {
+    compute.threads().for_each_chunk([gradients], [qbert_kernels::CHUNK], |_, [part]| part.fill(0.0));
+}
 
 /// Whether a pass is part of training, and if so, which random masks it draws.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

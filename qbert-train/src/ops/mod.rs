@@ -9,30 +9,12 @@
 //! `qbert-kernels` as it is; here is what BERT makes of it.
 
 pub mod attention;
+pub mod dropout;
 pub mod embedding;
+pub mod gelu;
 pub mod linear;
 pub mod loss;
+pub mod pooler;
 pub mod residual_norm;
 
-use qbert_kernels::{Compute, DropoutKey, Kernels};
-
-/// A dropout: never stored, but drawn again from its key wherever it is needed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Dropout {
-    /// Names the mask: seed, step and place in the network.
-    pub key: DropoutKey,
-    /// Probability of an element to be dropped; 0 is no dropout.
-    pub rate: f32,
-}
-
-impl Dropout {
-    /// Applies the mask to a part of a tensor that starts at element `offset` of the whole.
-    pub fn apply_part(self, kernels: Kernels, part: &mut [f32], offset: usize) {
-        kernels.dropout(part, self.key, offset, self.rate);
-    }
-
-    /// Applies the mask to a whole tensor, forward or backward: both multiply by the same mask.
-    pub fn apply(self, compute: &Compute, tensor: &mut [f32]) {
-        compute.dropout(tensor, self.key, self.rate);
-    }
-}
+pub use dropout::Dropout;
