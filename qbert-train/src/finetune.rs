@@ -20,7 +20,7 @@ pub fn recipe(task: Task) -> Settings {
     let (epochs, batch, learning_rate) = match task.kind() {
         Kind::Classify => (3, 32, 8e-5),
         Kind::Pair => (3, 32, 1e-4),
-        Kind::Ner => (6, 16, 2e-4),
+        Kind::Ner => (5, 32, 3e-4),
         Kind::Qa => (2, 16, 1.5e-4),
     };
     let optimizer = OptimizerSettings { learning_rate, ..OptimizerSettings::default() };
