@@ -1,4 +1,4 @@
-//! Make a fine-tuned BERT ten times smaller and several times faster on ordinary CPUs, with almost no accuracy lost.
+//! Small BERTs for ordinary CPUs, by the method of the Q-BERT paper.
 //!
 //! This crate is the library facade (the one crate under semantic versioning) and the `qbert` command. The crates
 //! below it hold the parts: [`quant`] the paper's arithmetic and the bit plan, [`model`] checkpoints, [`tasks`]

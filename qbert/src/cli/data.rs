@@ -18,7 +18,7 @@ use super::{json, model};
 #[command(after_help = "\
 Examples:
   qbert data --task sst2 train.tsv
-  qbert data --task classify --text review --label stars --model minilm --max-len 128 reviews.csv
+  qbert data --task classify --text review --label stars --model minilm reviews.csv
   qbert data --task ner --model minilm train.conll --json")]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -27,13 +27,13 @@ pub(crate) struct Options {
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Count tokens with the tokenizer of this model: a directory, a hub id, or `minilm`.
-    #[arg(long)]
+    #[arg(long, help_heading = "Run")]
     model: Option<String>,
     /// Accept examples without a label.
-    #[arg(long)]
+    #[arg(long, help_heading = "Run")]
     unlabelled: bool,
     /// Print as JSON.
-    #[arg(long)]
+    #[arg(long, help_heading = "Run")]
     json: bool,
 }
 

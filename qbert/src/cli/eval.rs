@@ -21,7 +21,8 @@ Examples:
   qbert eval tuned --task conll03 --data eng.testa --json
   qbert eval tuned --task squad --data dev-v1.1.json --predictions answers.json
 
-Predictions: one JSON line per text or sentence; for questions one JSON object, as the official SQuAD script reads it.")]
+Predictions: one JSON line per text or sentence; for questions one JSON object, as the official
+SQuAD script reads it.")]
 pub(crate) struct Options {
     /// Checkpoint directory or hub id.
     model: String,
@@ -31,13 +32,13 @@ pub(crate) struct Options {
     #[command(flatten)]
     reading: Reading,
     /// Write what the model answered to this file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Run")]
     predictions: Option<PathBuf>,
     /// Threads; as many as there are cores if not given.
-    #[arg(long)]
+    #[arg(long, help_heading = "Run")]
     threads: Option<usize>,
     /// Print all metrics as JSON.
-    #[arg(long)]
+    #[arg(long, help_heading = "Run")]
     json: bool,
 }
 

@@ -15,11 +15,11 @@ use super::{compute, json, model};
 #[command(after_help = "\
 Examples:
   qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned
-  qbert finetune --model ./bert --task ner --train train.conll --dev dev.conll --epochs 5 --lr 1e-4 --out tuned
+  qbert finetune --model ./bert --task ner --train a.conll --dev b.conll --lr 1e-4 --out tuned
   qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned --resume
 
-The output directory is a Hugging Face checkpoint with train.jsonl (every step) and metrics.json beside it. The same
-seed gives the same bytes, whatever the number of threads; an interrupted run continues with --resume.")]
+The output directory is a Hugging Face checkpoint with train.jsonl (every step) and metrics.json
+beside it. The same seed gives the same bytes, whatever the number of threads.")]
 pub(crate) struct Options {
     /// Checkpoint directory, hub id, or `minilm`.
     #[arg(long)]
@@ -38,16 +38,16 @@ pub(crate) struct Options {
     #[command(flatten)]
     recipe: Recipe,
     /// Take only the first N training examples.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Run")]
     max_train: Option<usize>,
     /// Threads; as many as there are cores if not given.
-    #[arg(long)]
+    #[arg(long, help_heading = "Run")]
     threads: Option<usize>,
     /// Continue an interrupted run.
-    #[arg(long)]
+    #[arg(long, help_heading = "Run")]
     resume: bool,
     /// Print the outcome as JSON.
-    #[arg(long)]
+    #[arg(long, help_heading = "Run")]
     json: bool,
 }
 

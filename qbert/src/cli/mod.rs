@@ -24,15 +24,15 @@ use qbert::{Error, ErrorKind};
 const EXAMPLES: &str = "\
 Examples:
   qbert fetch minilm                                   a small BERT to try things with
-  qbert inspect minilm                                 what a checkpoint is and what it could shrink to
-  qbert plan --model minilm --bits 2 --out plan.toml   bits for every part of the model, to read and edit
-  qbert data --task sst2 --model minilm train.tsv      what is in a data file, checked line by line
+  qbert inspect minilm                                 what a checkpoint is, what it could shrink to
+  qbert plan --model minilm --bits 2 --out plan.toml   bits for every part, to read and edit
+  qbert data --task sst2 --model minilm train.tsv      what is in a data file, checked by line
   qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned
   qbert eval tuned --task sst2 --data dev.tsv
 
-Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 the input is wrong.";
+Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 wrong input.";
 
-/// Make a fine-tuned BERT ten times smaller and several times faster on ordinary CPUs.
+/// Small BERTs for ordinary CPUs, by the method of the Q-BERT paper.
 #[derive(Debug, Parser)]
 #[command(name = "qbert", version, after_help = EXAMPLES, max_term_width = 100)]
 struct Arguments {
