@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use qbert_kernels::{Compute, KERNEL_NAMES, Kernels, Threads};
 use qbert_model::{Config, Head, Layout};
-use qbert_train::bert::{Activations, BackwardBuffers, Mode};
+use qbert_train::bert::{Activations, BackwardBuffers, HessianPass, Mode, Point};
 use qbert_train::random::Stream;
 use qbert_train::{Batch, Bert, Targets};
 
@@ -137,6 +137,35 @@ fn any_number_of_threads_gives_the_same_bytes() {
                     let several = model.run(&compute, &batch, &mut Memory::fresh());
                     let what = format!("with {threads} threads of {}, {head:?}, run {repetition}", kernels.name());
                     several.assert_equals(&single, &model, &what);
+                }
+            }
+        }
+    }
+}
+
+/// One preparation serves the products of all layers, in whatever order and buffers.
+#[test]
+fn hessian_vector_products_give_the_same_bytes_with_any_number_of_threads() {
+    for kernels in Kernels::supported() {
+        for head in [Head::SequenceClassification, Head::TokenClassification, Head::QuestionAnswering] {
+            let model = Model::random(head);
+            let (batch, other) = (model.batch("curvature", &RAGGED), model.batch("larger", &[100, 80, 7]));
+            let (mut pass, mut first) = (HessianPass::new(), vec![Vec::new(); model.bert.config().layers]);
+            for threads in [1, 2, 3] {
+                let compute = &compute(kernels, threads);
+                let point = Point { bert: &model.bert, compute, weights: &model.weights, batch: &batch };
+                pass.prepare(Point { batch: &other, ..point }, 1, 1.0);
+                pass.prepare(point, 0, 1.0);
+                for (layer, span) in model.bert.layout().layers().iter().enumerate().rev() {
+                    let (mut vector, mut product) = (vec![0.0; span.len()], vec![0.0; span.len()]);
+                    Stream::new(5, "direction", layer as u64).fill_normal(&mut vector, 0.01);
+                    pass.product(point, layer, &vector, &mut product);
+                    assert!(product.iter().any(|value| value.abs() > 1e-6), "a product of nothing");
+                    if threads == 1 {
+                        first[layer] = bits(&product);
+                    }
+                    let what = format!("layer {layer}, {threads} threads of {}, {head:?}", kernels.name());
+                    assert!(bits(&product) == first[layer], "{what}");
                 }
             }
         }

@@ -26,6 +26,8 @@ pub struct LayerActivations {
     pub inner: Vec<f32>,
     /// GELU's slope `[T, I]`; empty in evaluation.
     pub slope: Vec<f32>,
+    /// GELU's input `[T, I]`; empty unless [`Activations::curvature`] asks for it.
+    pub pre_activation: Vec<f32>,
     /// The sum under the second LayerNorm.
     pub output: Saved,
 }
@@ -35,13 +37,15 @@ pub struct LayerActivations {
 pub struct Activations {
     /// Whether every layer's activations are kept.
     pub keep: bool,
+    /// Whether GELU's inputs are kept too, which its second derivative needs.
+    pub curvature: bool,
     /// Inputs of the layers and the last layer's output, `[T, H]` each; two in turn in evaluation.
     pub hidden: Vec<Vec<f32>>,
     /// The sum under the embedding's LayerNorm.
     pub embedding: Saved,
     /// One per layer, or a single one in evaluation.
     pub layers: Vec<LayerActivations>,
-    /// GELU's input `[T, I]`, of the layer just computed.
+    /// GELU's input `[T, I]`, of the layer just computed; unused where every layer keeps its own.
     pub pre_activation: Vec<f32>,
     /// Attention's scratch memory.
     pub scratch: Vec<f32>,
@@ -59,6 +63,11 @@ impl Activations {
     /// Buffers for training.
     pub fn for_training() -> Self {
         Self { keep: true, ..Self::default() }
+    }
+
+    /// Buffers for Hessian-vector products.
+    pub fn for_curvature() -> Self {
+        Self { keep: true, curvature: true, ..Self::default() }
     }
 
     /// Buffers for evaluation.
@@ -93,9 +102,10 @@ impl Activations {
             layer.middle.resize(tokens * hidden, 0.0);
             layer.inner.resize(tokens * wide, 0.0);
             layer.slope.resize(if self.keep { tokens * wide } else { 0 }, 0.0);
+            layer.pre_activation.resize(if self.curvature { tokens * wide } else { 0 }, 0.0);
             layer.output.resize(tokens, hidden);
         }
-        self.pre_activation.resize(tokens * wide, 0.0);
+        self.pre_activation.resize(if self.curvature { 0 } else { tokens * wide }, 0.0);
         self.scratch.resize(heads.scratch(batch), 0.0);
         let rows = if head == Head::SequenceClassification { batch.sequences() } else { tokens };
         let pooled = if pooler { batch.sequences() * hidden } else { 0 };

@@ -9,12 +9,14 @@ use crate::batch::Batch;
 use crate::ops::linear::{self, LinearGradients};
 use crate::ops::{attention, dropout, embedding, gelu, pooler, residual_norm};
 
-fn linear_gradients<'a>(gradients: &'a mut [f32], span: &LinearSpan) -> LinearGradients<'a> {
+/// The gradients of a linear layer in the flat array.
+pub(super) fn linear_gradients<'a>(gradients: &'a mut [f32], span: &LinearSpan) -> LinearGradients<'a> {
     let (weight, bias) = pair(gradients, &span.weight, &span.bias);
     LinearGradients { weight, bias }
 }
 
-fn norm_gradients<'a>(gradients: &'a mut [f32], span: &NormSpan) -> LayerNormGradients<'a> {
+/// The gradients of a LayerNorm in the flat array.
+pub(super) fn norm_gradients<'a>(gradients: &'a mut [f32], span: &NormSpan) -> LayerNormGradients<'a> {
     let (gamma, beta) = pair(gradients, &span.gamma, &span.beta);
     LayerNormGradients { gamma, beta }
 }

@@ -66,12 +66,14 @@ impl Bert {
         let spans = &self.spans.layers[layer];
         let (from, to) = (activations.hidden_index(layer), activations.hidden_index(layer + 1));
         let kept = activations.layer_index(layer);
-        let Activations { hidden, layers, pre_activation, scratch, keep, .. } = activations;
+        let Activations { hidden, layers, pre_activation, scratch, keep, curvature, .. } = activations;
         // The input is read and the output written: two different buffers of one list.
         let mut output = std::mem::take(&mut hidden[to]);
         let input = &hidden[from];
-        let LayerActivations { qkv, probabilities, context, attention, middle, inner, slope, output: saved_output } =
-            &mut layers[kept];
+        let layer_activations = &mut layers[kept];
+        let LayerActivations { qkv, probabilities, context, attention, middle, inner, slope, .. } = layer_activations;
+        let saved_output = &mut layer_activations.output;
+        let pre_activation = if *curvature { &mut layer_activations.pre_activation } else { pre_activation };
 
         linear::forward(compute, linear_at(weights, &spans.attention_inputs), input, qkv);
         let dropout = self.dropout(mode, Place::Probabilities(layer));

@@ -8,6 +8,7 @@
 mod activations;
 mod backward;
 mod forward;
+mod tangent;
 mod weights;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use qbert_kernels::{Compute, DropoutKey};
 use qbert_model::{Config, Head, Layout};
 
 pub use activations::{Activations, BackwardBuffers, LayerActivations};
+pub use tangent::{HessianPass, Point};
 pub use weights::{LayerSpans, LinearSpan, NormSpan, Spans};
 
 use crate::batch::{Batch, Targets};

@@ -41,6 +41,36 @@ pub struct LayerSpans {
     pub output_norm: NormSpan,
 }
 
+impl LinearSpan {
+    fn counted_from(&self, start: usize) -> Self {
+        Self { weight: counted_from(&self.weight, start), bias: counted_from(&self.bias, start) }
+    }
+}
+
+impl NormSpan {
+    fn counted_from(&self, start: usize) -> Self {
+        Self { gamma: counted_from(&self.gamma, start), beta: counted_from(&self.beta, start) }
+    }
+}
+
+impl LayerSpans {
+    /// The same places in an array that begins at element `start` of the whole: a layer's own parameters.
+    pub(super) fn counted_from(&self, start: usize) -> Self {
+        Self {
+            attention_inputs: self.attention_inputs.counted_from(start),
+            attention_output: self.attention_output.counted_from(start),
+            attention_norm: self.attention_norm.counted_from(start),
+            intermediate: self.intermediate.counted_from(start),
+            output: self.output.counted_from(start),
+            output_norm: self.output_norm.counted_from(start),
+        }
+    }
+}
+
+fn counted_from(span: &Range<usize>, start: usize) -> Range<usize> {
+    span.start - start..span.end - start
+}
+
 /// The whole model.
 #[derive(Debug, Clone)]
 pub struct Spans {

@@ -6,7 +6,11 @@
 //!
 //! The paper writes `√d` for the model's width in the denominator; BERT divides by `√D`, the width of a head.
 
+mod tangent;
+
 use qbert_kernels::{Compute, Kernels, MatMut, MatRef, Start};
+
+pub use tangent::{BackwardTangent, ForwardTangent, backward_tangent, forward_tangent};
 
 use super::Dropout;
 use super::embedding::split_by_sequence;

@@ -5,6 +5,8 @@
 
 use qbert_kernels::Compute;
 
+use super::Dual;
+
 /// `value = gelu(u)`, and `slope = gelu′(u)` where it is asked for.
 pub fn forward(compute: &Compute, u: &[f32], value: &mut [f32], slope: Option<&mut [f32]>) {
     match slope {
@@ -16,4 +18,15 @@ pub fn forward(compute: &Compute, u: &[f32], value: &mut [f32], slope: Option<&m
 /// The gradient of the value becomes the gradient of `u`, in place: `d ← d ∘ slope`.
 pub fn backward(compute: &Compute, slope: &[f32], d: &mut [f32]) {
     compute.multiply(slope, d);
+}
+
+/// The tangent of `u` becomes that of the value: `valuė = u̇ ∘ slope`.
+pub fn forward_tangent(compute: &Compute, slope: &[f32], u_tangent: &[f32], value_tangent: &mut [f32]) {
+    value_tangent.copy_from_slice(u_tangent);
+    compute.multiply(slope, value_tangent);
+}
+
+/// The tangent of the gradient of `u`, from the gradient `d` of the value: `gelu″(u)·u̇·d + gelu′(u)·ḋ`.
+pub fn backward_tangent(compute: &Compute, u: Dual<'_>, d: Dual<'_>, d_u_tangent: &mut [f32]) {
+    compute.gelu_backward_tangent(u.value, u.tangent, d.value, d.tangent, d_u_tangent);
 }

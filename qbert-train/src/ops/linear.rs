@@ -2,6 +2,8 @@
 
 use qbert_kernels::{Compute, MatMut, MatRef, Start};
 
+use super::Dual;
+
 /// Weight `[outputs, inputs]` and bias `[outputs]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Linear<'a> {
@@ -55,4 +57,43 @@ pub fn backward_parameters(compute: &Compute, x: &[f32], dy: &[f32], gradients: 
     let (x, dy) = (MatRef::new(x, rows, inputs), MatRef::new(dy, rows, outputs));
     compute.gemm_tn(dy, x, Start::ACCUMULATE, MatMut::new(gradients.weight, outputs, inputs));
     compute.add_column_sums(dy, gradients.bias);
+}
+
+/// `ẏ = ẋ·Wᵀ`, added to what is there with [`Start::ACCUMULATE`]: a residual's tangent, or, where the layer itself
+/// moves, `x·Ẇᵀ + ḃ`, which is [`forward`] of `x` with the direction in the place of the layer.
+pub fn forward_tangent(
+    compute: &Compute,
+    linear: Linear<'_>,
+    x_tangent: &[f32],
+    start: Start<'_>,
+    y_tangent: &mut [f32],
+) {
+    let rows = x_tangent.len() / linear.inputs();
+    let x_tangent = MatRef::new(x_tangent, rows, linear.inputs());
+    compute.gemm_nt(x_tangent, linear.matrix(), start, MatMut::new(y_tangent, rows, linear.outputs()));
+}
+
+/// The tangent of [`backward_input`]: `dẏ·W`, and where the layer itself moves, `+ dy·Ẇ`.
+pub fn backward_input_tangent(
+    compute: &Compute,
+    linear: Linear<'_>,
+    direction: Option<Linear<'_>>,
+    dy: Dual<'_>,
+    start: Start<'_>,
+    dx_tangent: &mut [f32],
+) {
+    backward_input(compute, linear, dy.tangent, start, dx_tangent);
+    if let Some(direction) = direction {
+        backward_input(compute, direction, dy.value, Start::ACCUMULATE, dx_tangent);
+    }
+}
+
+/// Adds the tangents of the gradients of weight and bias: `dẏᵀ·x + dyᵀ·ẋ` and `Σ_t dẏ`.
+pub fn backward_parameters_tangent(compute: &Compute, x: Dual<'_>, dy: Dual<'_>, gradients: LinearGradients<'_>) {
+    let LinearGradients { weight, bias } = gradients;
+    let outputs = bias.len();
+    let (inputs, rows) = (weight.len() / outputs, dy.value.len() / outputs);
+    backward_parameters(compute, x.value, dy.tangent, LinearGradients { weight: &mut *weight, bias });
+    let (x_tangent, dy) = (MatRef::new(x.tangent, rows, inputs), MatRef::new(dy.value, rows, outputs));
+    compute.gemm_tn(dy, x_tangent, Start::ACCUMULATE, MatMut::new(weight, outputs, inputs));
 }

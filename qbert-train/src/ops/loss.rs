@@ -34,6 +34,39 @@ pub fn cross_entropy(logits: &mut [f32], batch: &Batch, labels: usize, scale: f6
     }
 }
 
+/// The tangent of the gradient that [`cross_entropy`] gives for these `logits`, in the place of the logits' tangent:
+/// `scale·weight·(diag(p) − p·pᵀ)·ż` for every softmax `p`, which is why the targets themselves no longer matter.
+pub fn cross_entropy_tangent(logits: &[f32], tangent: &mut [f32], batch: &Batch, labels: usize, scale: f64) {
+    match &batch.targets {
+        Targets::None => tangent.fill(0.0),
+        Targets::Sequences(targets) => {
+            let weight = scale / targets.len().max(1) as f64;
+            for (row, tangent) in logits.chunks_exact(labels).zip(tangent.chunks_exact_mut(labels)) {
+                term_tangent(row, tangent, 0, 1, weight);
+            }
+        }
+        Targets::Tokens(targets) => {
+            let weight = scale / targets.iter().flatten().count().max(1) as f64;
+            let rows = logits.chunks_exact(labels).zip(tangent.chunks_exact_mut(labels));
+            for ((row, tangent), target) in rows.zip(targets) {
+                match target {
+                    Some(_) => term_tangent(row, tangent, 0, 1, weight),
+                    None => tangent.fill(0.0),
+                }
+            }
+        }
+        Targets::Spans(spans) => {
+            let weight = scale / (2 * spans.len().max(1)) as f64;
+            for range in batch.ranges() {
+                let own = 2 * range.start..2 * range.end;
+                for end in 0..2 {
+                    term_tangent(&logits[own.clone()], &mut tangent[own.clone()], end, 2, weight);
+                }
+            }
+        }
+    }
+}
+
 fn rows(
     logits: &mut [f32],
     labels: usize,
@@ -73,4 +106,17 @@ fn term(x: &mut [f32], first: usize, step: usize, target: usize, weight: f64) ->
         *value = (weight * (probability - f64::from(u8::from(index == target)))) as f32;
     }
     loss
+}
+
+/// `ż ← weight·p∘(ż − Σ p·ż)` with `p = softmax(x)`, over the elements `first, first + step, …`.
+fn term_tangent(x: &[f32], tangent: &mut [f32], first: usize, step: usize, weight: f64) {
+    let values = || x.iter().skip(first).step_by(step).map(|&v| f64::from(v));
+    let max = values().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = values().map(|v| (v - max).exp()).sum();
+    let probabilities = || values().map(|v| (v - max).exp() / sum);
+    let moved = tangent.iter().skip(first).step_by(step);
+    let mean: f64 = probabilities().zip(moved).map(|(p, &t)| p * f64::from(t)).sum();
+    for (t, p) in tangent.iter_mut().skip(first).step_by(step).zip(probabilities()) {
+        *t = (weight * p * (f64::from(*t) - mean)) as f32;
+    }
 }

@@ -3,10 +3,12 @@
 //! Letters used throughout: `T` tokens of a batch, `B` sequences, `n` tokens of one sequence, `H` hidden size,
 //! `I` feed-forward width, `N` heads, `D = H/N`. All matrices are row-major, one row per token.
 //!
-//! An operation is a handful of plain functions over slices: `forward`, `backward`, and later their directional
-//! derivatives `forward_tangent` and `backward_tangent`. There is no graph and no tape: the model calls them in order
-//! and in reverse order, and knows what each needs to be given again. What is row-wise or element-wise comes from
-//! `qbert-kernels` as it is; here is what BERT makes of it.
+//! An operation is a handful of plain functions over slices: `forward`, `backward`, and their directional derivatives
+//! `forward_tangent` and `backward_tangent`, from which Hessian-vector products are made (evaluation only: no dropout).
+//! There is no graph and no tape: the model calls them in order and in reverse order, and knows what each needs to be
+//! given again. What is row-wise or element-wise comes from `qbert-kernels` as it is; here is what BERT makes of it.
+//!
+//! In comments a dot marks a tangent: `ẋ` is that of `x`, and `dẋ` that of `dx`, the gradient of `x`.
 
 pub mod attention;
 pub mod dropout;
@@ -18,3 +20,12 @@ pub mod pooler;
 pub mod residual_norm;
 
 pub use dropout::Dropout;
+
+/// A matrix and its tangent: how it changes along the direction in which the weights move.
+#[derive(Debug, Clone, Copy)]
+pub struct Dual<'a> {
+    /// The matrix itself.
+    pub value: &'a [f32],
+    /// Its directional derivative, of the same shape.
+    pub tangent: &'a [f32],
+}

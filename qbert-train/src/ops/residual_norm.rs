@@ -2,9 +2,11 @@
 //!
 //! The sum takes the place of `z` and is kept for the backward pass together with each row's mean and deviation.
 
-use qbert_kernels::{Compute, LayerNorm, LayerNormGradients, Normalized, NormalizedMut};
+use qbert_kernels::{
+    Compute, LayerNorm, LayerNormGradients, LayerNormTangents, MatRef, Normalized, NormalizedMut, ROW_CHUNK,
+};
 
-use super::Dropout;
+use super::{Dropout, Dual};
 
 /// What the forward pass keeps: the sum `[T, H]` and two numbers per row.
 #[derive(Debug, Clone, Default)]
@@ -58,5 +60,83 @@ pub fn backward(
     d_sum: &mut [f32],
     gradients: LayerNormGradients<'_>,
 ) {
+    compute.layer_norm_backward(gamma, saved.normalized(), dy, d_sum, gradients);
+}
+
+/// The direction in which γ and β move.
+#[derive(Debug, Clone, Copy)]
+pub struct Direction<'a> {
+    /// γ̇
+    pub gamma: &'a [f32],
+    /// β̇
+    pub beta: &'a [f32],
+}
+
+/// `ẏ = γ∘x̂̇`, and where γ and β move, `+ γ̇∘x̂ + β̇`.
+pub fn forward_tangent(
+    compute: &Compute,
+    gamma: &[f32],
+    direction: Option<Direction<'_>>,
+    saved: &Saved,
+    sum_tangent: &[f32],
+    y_tangent: &mut [f32],
+) {
+    compute.layer_norm_forward_tangent(gamma, saved.normalized(), sum_tangent, y_tangent);
+    let Some(Direction { gamma, beta }) = direction else { return };
+    let width = gamma.len();
+    compute.threads().for_each_chunk([y_tangent], [ROW_CHUNK * width], |chunk, [part]| {
+        for (row, out) in part.chunks_exact_mut(width).enumerate() {
+            let token = chunk * ROW_CHUNK + row;
+            let (mean, rstd) = (saved.mean[token], saved.rstd[token]);
+            let sum = &saved.sum[token * width..(token + 1) * width];
+            for ((out, s), (g, b)) in out.iter_mut().zip(sum).zip(gamma.iter().zip(beta)) {
+                *out += (s - mean) * rstd * g + b;
+            }
+        }
+    });
+}
+
+/// The tangent of the gradient of the sum, for fixed γ: see [`own_backward_tangent`] for one that moves.
+pub fn backward_tangent(
+    compute: &Compute,
+    gamma: &[f32],
+    (saved, sum_tangent): (&Saved, &[f32]),
+    dy: Dual<'_>,
+    d_sum_tangent: &mut [f32],
+) {
+    let tangents = LayerNormTangents { sum_tangent, d_out: dy.value, d_out_tangent: dy.tangent };
+    compute.layer_norm_backward_tangent(gamma, saved.normalized(), tangents, d_sum_tangent);
+}
+
+/// What a LayerNorm whose own parameters move adds to [`backward_tangent`]: the gradient of the sum is `J·(γ∘dy)`, so
+/// its tangent gains `J·(γ̇∘dy)`; the tangents of the gradients of γ and β, `Σ(dẏ∘x̂ + dy∘x̂̇)` and `Σ dẏ`, are added to
+/// `gradients`. `J` is the derivative of `x̂` by the sum; `scratch` is `[T, H]`.
+pub fn own_backward_tangent(
+    compute: &Compute,
+    gamma_tangent: &[f32],
+    (saved, sum_tangent): (&Saved, &[f32]),
+    dy: Dual<'_>,
+    (d_sum_tangent, scratch): (&mut [f32], &mut [f32]),
+    gradients: LayerNormGradients<'_>,
+) {
+    let (width, rows) = (gamma_tangent.len(), saved.mean.len());
+    let LayerNormGradients { gamma, beta } = gradients;
+    // The ordinary backward pass of dẏ sums dẏ∘x̂ and dẏ; what it makes of the sum is not wanted.
+    let sums = LayerNormGradients { gamma: &mut *gamma, beta };
+    compute.layer_norm_backward(gamma_tangent, saved.normalized(), dy.tangent, scratch, sums);
+    // With γ = 1 the forward tangent is x̂̇.
+    compute.layer_norm_forward_tangent(&vec![1.0; width], saved.normalized(), sum_tangent, scratch);
+    compute.multiply(dy.value, scratch);
+    compute.add_column_sums(MatRef::new(scratch, rows, width), gamma);
+
+    backward_input(compute, gamma_tangent, saved, dy.value, scratch);
+    compute.add_scaled(1.0, scratch, d_sum_tangent);
+}
+
+/// [`backward`] without the gradients of γ and β.
+pub fn backward_input(compute: &Compute, gamma: &[f32], saved: &Saved, dy: &[f32], d_sum: &mut [f32]) {
+    let mut unwanted = vec![0.0; 2 * gamma.len()];
+    let (first, second) = unwanted.split_at_mut(gamma.len());
+    let gradients = LayerNormGradients { gamma: first, beta: second };
     compute.layer_norm_backward(gamma, saved.normalized(), dy, d_sum, gradients);
 }

@@ -1,0 +1,124 @@
+//! Backward tangents: how the gradients of a layer change, from the loss down to the layer that moves.
+
+use qbert_kernels::Start;
+
+use super::buffers::BackwardTangents;
+use super::forward::norm_direction;
+use super::{HessianPass, Moved, Point, dual};
+use crate::bert::backward::{linear_gradients, norm_gradients};
+use crate::bert::forward::linear_at;
+use crate::ops::attention::{self, BackwardTangent};
+use crate::ops::{gelu, linear, residual_norm};
+
+impl HessianPass {
+    /// A layer above the one that moves: from the tangent of its output's gradient to that of its input's, in place.
+    pub(super) fn passing_backward(&mut self, point: Point<'_>, layer: usize) {
+        let Point { bert, compute, weights, .. } = point;
+        let spans = &bert.spans.layers[layer];
+        let Self { activations, gradients, tangents, backward, .. } = self;
+        let (kept, d, moving) = (&activations.layers[layer], &gradients[layer], &tangents[layer]);
+        let BackwardTangents { hidden, sum, middle, inner, pre_activation, context, .. } = backward;
+
+        let gamma = &weights[spans.output_norm.gamma.clone()];
+        let norm = (&kept.output, &moving.output_sum[..]);
+        residual_norm::backward_tangent(compute, gamma, norm, dual(&d.output, hidden), middle);
+        linear::backward_input(compute, linear_at(weights, &spans.output), middle, Start::ZERO, inner);
+
+        let u = dual(&kept.pre_activation, &moving.pre_activation);
+        gelu::backward_tangent(compute, u, dual(&d.inner, inner), pre_activation);
+        // `middle` holds the residual's part already.
+        let intermediate = linear_at(weights, &spans.intermediate);
+        linear::backward_input(compute, intermediate, pre_activation, Start::ACCUMULATE, middle);
+
+        let gamma = &weights[spans.attention_norm.gamma.clone()];
+        let norm = (&kept.attention, &moving.attention_sum[..]);
+        residual_norm::backward_tangent(compute, gamma, norm, dual(&d.middle, middle), sum);
+        linear::backward_input(compute, linear_at(weights, &spans.attention_output), sum, Start::ZERO, context);
+
+        self.attention_backward(point, layer);
+        let BackwardTangents { hidden, sum, qkv, .. } = &mut self.backward;
+        hidden.copy_from_slice(sum);
+        linear::backward_input(compute, linear_at(weights, &spans.attention_inputs), qkv, Start::ACCUMULATE, hidden);
+    }
+
+    /// From the tangent of the context's gradient to that of query, key and value.
+    fn attention_backward(&mut self, point: Point<'_>, layer: usize) {
+        let (kept, moving) = (&self.activations.layers[layer], &self.tangents[layer]);
+        let BackwardTangents { context, qkv, scratch, .. } = &mut self.backward;
+        let buffers = BackwardTangent {
+            probabilities: dual(&kept.probabilities, &moving.probabilities),
+            scratch,
+            d_qkv_tangent: qkv,
+        };
+        let duals = (dual(&kept.qkv, &moving.qkv), dual(&self.gradients[layer].context, context));
+        attention::backward_tangent(point.compute, point.bert.heads(), point.batch, duals, buffers);
+    }
+
+    /// The layer that moves: the same, with the directions of its own parameters, whose gradients' tangents are the
+    /// product. The gradient of its input is of no interest.
+    pub(super) fn own_backward(&mut self, point: Point<'_>, moved: &mut Moved<'_>) {
+        self.own_feed_forward_backward(point, moved);
+        self.own_attention_output_backward(point, moved);
+        self.attention_backward(point, moved.layer);
+        // The input stands still, so the second term of the weight's product rule is missing.
+        let gradients = linear_gradients(moved.product, &moved.spans.attention_inputs);
+        let input = &self.activations.hidden[moved.layer];
+        linear::backward_parameters(point.compute, input, &self.backward.qkv, gradients);
+    }
+
+    /// From the layer's output to its middle.
+    fn own_feed_forward_backward(&mut self, point: Point<'_>, moved: &mut Moved<'_>) {
+        let Point { bert, compute, weights, .. } = point;
+        let Moved { layer, spans: own, direction, product } = moved;
+        let spans = &bert.spans.layers[*layer];
+        let Self { activations, gradients, tangents, backward, own: read, .. } = self;
+        let (kept, d, moving) = (&activations.layers[*layer], &gradients[*layer], &tangents[*layer]);
+        let BackwardTangents { hidden, middle, inner, pre_activation, norm_scratch, .. } = backward;
+
+        let gamma = &weights[spans.output_norm.gamma.clone()];
+        let (norm, d_output) = ((&kept.output, &moving.output_sum[..]), dual(&d.output, hidden));
+        residual_norm::backward_tangent(compute, gamma, norm, d_output, middle);
+        let gamma = norm_direction(direction, &own.output_norm).gamma;
+        let target = norm_gradients(product, &own.output_norm);
+        residual_norm::own_backward_tangent(compute, gamma, norm, d_output, (middle, norm_scratch), target);
+
+        let d_sum = dual(&d.output_sum, middle);
+        let target = linear_gradients(product, &own.output);
+        linear::backward_parameters_tangent(compute, dual(&kept.inner, &read.inner), d_sum, target);
+        let (output, turned) = (linear_at(weights, &spans.output), Some(linear_at(direction, &own.output)));
+        linear::backward_input_tangent(compute, output, turned, d_sum, Start::ZERO, inner);
+
+        let u = dual(&kept.pre_activation, &moving.pre_activation);
+        gelu::backward_tangent(compute, u, dual(&d.inner, inner), pre_activation);
+        let d_u = dual(&d.pre_activation, pre_activation);
+        let target = linear_gradients(product, &own.intermediate);
+        linear::backward_parameters_tangent(compute, dual(&kept.middle, &read.middle), d_u, target);
+        let intermediate = linear_at(weights, &spans.intermediate);
+        let turned = Some(linear_at(direction, &own.intermediate));
+        linear::backward_input_tangent(compute, intermediate, turned, d_u, Start::ACCUMULATE, middle);
+    }
+
+    /// From the layer's middle to the context.
+    fn own_attention_output_backward(&mut self, point: Point<'_>, moved: &mut Moved<'_>) {
+        let Point { bert, compute, weights, .. } = point;
+        let Moved { layer, spans: own, direction, product } = moved;
+        let spans = &bert.spans.layers[*layer];
+        let Self { activations, gradients, tangents, backward, own: read, .. } = self;
+        let (kept, d, moving) = (&activations.layers[*layer], &gradients[*layer], &tangents[*layer]);
+        let BackwardTangents { sum, middle, context, norm_scratch, .. } = backward;
+
+        let gamma = &weights[spans.attention_norm.gamma.clone()];
+        let (norm, d_middle) = ((&kept.attention, &moving.attention_sum[..]), dual(&d.middle, middle));
+        residual_norm::backward_tangent(compute, gamma, norm, d_middle, sum);
+        let gamma = norm_direction(direction, &own.attention_norm).gamma;
+        let target = norm_gradients(product, &own.attention_norm);
+        residual_norm::own_backward_tangent(compute, gamma, norm, d_middle, (sum, norm_scratch), target);
+
+        let d_sum = dual(&d.attention_sum, sum);
+        let target = linear_gradients(product, &own.attention_output);
+        linear::backward_parameters_tangent(compute, dual(&kept.context, &read.context), d_sum, target);
+        let projection = linear_at(weights, &spans.attention_output);
+        let turned = Some(linear_at(direction, &own.attention_output));
+        linear::backward_input_tangent(compute, projection, turned, d_sum, Start::ZERO, context);
+    }
+}

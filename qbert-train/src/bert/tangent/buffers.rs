@@ -1,0 +1,157 @@
+//! The memory of a Hessian-vector product beside the activations.
+
+use super::{HessianPass, Point};
+use crate::ops::attention::Heads;
+
+/// Gradients that the ordinary backward pass leaves behind, of every layer.
+#[derive(Debug, Default)]
+pub(super) struct LayerGradients {
+    /// Of the layer's output `[T, H]`.
+    pub output: Vec<f32>,
+    /// Of the sum under the second LayerNorm `[T, H]`.
+    pub output_sum: Vec<f32>,
+    /// Of GELU's output `[T, I]`.
+    pub inner: Vec<f32>,
+    /// Of GELU's input `[T, I]`.
+    pub pre_activation: Vec<f32>,
+    /// Of the first LayerNorm's output `[T, H]`.
+    pub middle: Vec<f32>,
+    /// Of the sum under the first LayerNorm `[T, H]`.
+    pub attention_sum: Vec<f32>,
+    /// Of the context `[T, H]`.
+    pub context: Vec<f32>,
+    /// Of query, key and value `[T, 3H]`.
+    pub qkv: Vec<f32>,
+}
+
+/// Tangents of a layer that its backward tangent needs, of the moving layer and every one above.
+#[derive(Debug, Default)]
+pub(super) struct LayerTangents {
+    pub qkv: Vec<f32>,
+    pub probabilities: Vec<f32>,
+    pub attention_sum: Vec<f32>,
+    pub pre_activation: Vec<f32>,
+    pub output_sum: Vec<f32>,
+}
+
+/// Tangents of what a layer's matrices read: needed again only where the matrices move.
+#[derive(Debug, Default)]
+pub(super) struct OwnTangents {
+    pub context: Vec<f32>,
+    pub middle: Vec<f32>,
+    pub inner: Vec<f32>,
+}
+
+/// Gradients and tangents of pooler and head.
+#[derive(Debug, Default)]
+pub(super) struct Head {
+    /// Gradient of the logits; later, in the same place, tangent of the logits and then of their gradient.
+    pub logits: Vec<f32>,
+    /// Gradient of what the head reads: of the pooler's output where there is one.
+    pub d_input: Vec<f32>,
+    /// Tangent of the pooler's output `[B, H]`.
+    pub pooled_tangent: Vec<f32>,
+    /// Tangent of `d_input`.
+    pub d_input_tangent: Vec<f32>,
+    /// The pooler's scratch memory `[2, B, H]`.
+    pub scratch: Vec<f32>,
+}
+
+/// Tangents of gradients, of one layer at a time.
+#[derive(Debug, Default)]
+pub(super) struct BackwardTangents {
+    /// Of a layer's output, then of its input `[T, H]`.
+    pub hidden: Vec<f32>,
+    /// Of the sum under a LayerNorm `[T, H]`.
+    pub sum: Vec<f32>,
+    /// Of the middle of a layer `[T, H]`.
+    pub middle: Vec<f32>,
+    /// Of GELU's output `[T, I]`.
+    pub inner: Vec<f32>,
+    /// Of GELU's input `[T, I]`.
+    pub pre_activation: Vec<f32>,
+    /// Of the context `[T, H]`.
+    pub context: Vec<f32>,
+    /// Of query, key and value `[T, 3H]`.
+    pub qkv: Vec<f32>,
+    /// Scratch memory of a moving LayerNorm `[T, H]`.
+    pub norm_scratch: Vec<f32>,
+    /// Attention's scratch memory.
+    pub scratch: Vec<f32>,
+}
+
+/// How much of everything a batch needs.
+#[derive(Clone, Copy)]
+struct Sizes {
+    hidden: usize,
+    inner: usize,
+    probabilities: usize,
+    scratch: usize,
+}
+
+impl LayerGradients {
+    fn resize(&mut self, sizes: Sizes) {
+        let Self { output, output_sum, inner, pre_activation, middle, attention_sum, context, qkv } = self;
+        all([output, output_sum, middle, attention_sum, context], sizes.hidden);
+        all([inner, pre_activation], sizes.inner);
+        all([qkv], 3 * sizes.hidden);
+    }
+}
+
+impl LayerTangents {
+    fn resize(&mut self, sizes: Sizes) {
+        let Self { qkv, probabilities, attention_sum, pre_activation, output_sum } = self;
+        all([attention_sum, output_sum], sizes.hidden);
+        all([pre_activation], sizes.inner);
+        all([probabilities], sizes.probabilities);
+        all([qkv], 3 * sizes.hidden);
+    }
+}
+
+impl OwnTangents {
+    fn resize(&mut self, sizes: Sizes) {
+        all([&mut self.context, &mut self.middle], sizes.hidden);
+        all([&mut self.inner], sizes.inner);
+    }
+}
+
+impl BackwardTangents {
+    fn resize(&mut self, sizes: Sizes) {
+        let Self { hidden, sum, middle, inner, pre_activation, context, qkv, norm_scratch, scratch } = self;
+        all([hidden, sum, middle, context, norm_scratch], sizes.hidden);
+        all([inner, pre_activation], sizes.inner);
+        all([qkv], 3 * sizes.hidden);
+        all([scratch], sizes.scratch);
+    }
+}
+
+fn all<const N: usize>(buffers: [&mut Vec<f32>; N], length: usize) {
+    buffers.into_iter().for_each(|buffer| buffer.resize(length, 0.0));
+}
+
+impl HessianPass {
+    /// Makes room for a batch whose forward pass is done; layers below the lowest need none.
+    pub(super) fn resize(&mut self, point: Point<'_>) {
+        let (config, batch) = (point.bert.config(), point.batch);
+        let heads = Heads { count: config.heads, width: config.head_size() };
+        let sizes = Sizes {
+            hidden: batch.tokens() * config.hidden_size,
+            inner: batch.tokens() * config.intermediate_size,
+            probabilities: heads.probabilities(batch),
+            scratch: 2 * heads.scratch(batch),
+        };
+        self.gradients.resize_with(config.layers, LayerGradients::default);
+        self.tangents.resize_with(config.layers, LayerTangents::default);
+        self.gradients.iter_mut().skip(self.lowest).for_each(|layer| layer.resize(sizes));
+        self.tangents.iter_mut().skip(self.lowest).for_each(|layer| layer.resize(sizes));
+        self.own.resize(sizes);
+        self.passing.resize(sizes);
+        self.backward.resize(sizes);
+        self.hidden.resize(sizes.hidden, 0.0);
+        let (activations, head) = (&self.activations, &mut self.head);
+        head.logits.resize(activations.logits.len(), 0.0);
+        all([&mut head.d_input, &mut head.d_input_tangent], activations.head_input.len());
+        head.pooled_tangent.resize(activations.pooled.len(), 0.0);
+        head.scratch.resize(2 * activations.pooled.len(), 0.0);
+    }
+}

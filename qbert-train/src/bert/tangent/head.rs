@@ -1,0 +1,73 @@
+//! Pooler and head: their gradients, and the turning point of a tangent, where it has reached the loss and goes back.
+
+use qbert_kernels::Start;
+use qbert_model::Head as HeadKind;
+
+use super::buffers::Head;
+use super::{HessianPass, Point, dual};
+use crate::bert::LinearSpan;
+use crate::bert::forward::linear_at;
+use crate::ops::loss::{Loss, cross_entropy, cross_entropy_tangent};
+use crate::ops::{linear, pooler};
+
+/// The pooler, where the head reads it.
+fn pooler_span<'a>(point: Point<'a>) -> Option<&'a LinearSpan> {
+    let pooled = point.bert.layout.head() == HeadKind::SequenceClassification;
+    point.bert.spans.pooler.as_ref().filter(|_| pooled)
+}
+
+impl HessianPass {
+    /// From the logits to the loss and back to the gradient of the encoder's output.
+    pub(super) fn head_gradients(&mut self, point: Point<'_>) -> Loss {
+        let Point { bert, compute, weights, batch } = point;
+        let Head { logits, d_input, scratch, .. } = &mut self.head;
+        logits.copy_from_slice(&self.activations.logits);
+        let loss = cross_entropy(logits, batch, bert.outputs, self.scale);
+        let d_output = &mut self.gradients[bert.config.layers - 1].output;
+        let Some(head) = &bert.spans.head else {
+            d_output.fill(0.0);
+            return loss;
+        };
+        linear::backward_input(compute, linear_at(weights, head), logits, Start::ZERO, d_input);
+        match pooler_span(point) {
+            Some(span) => {
+                let pooled = (&self.activations.pooled[..], &d_input[..]);
+                pooler::backward_input(compute, linear_at(weights, span), batch, pooled, scratch, d_output);
+            }
+            None => d_output.copy_from_slice(d_input),
+        }
+        loss
+    }
+
+    /// From the tangent of the encoder's output to the tangent of its gradient.
+    pub(super) fn head_tangents(&mut self, point: Point<'_>) {
+        let Point { bert, compute, weights, batch } = point;
+        let Some(span) = &bert.spans.head else {
+            self.backward.hidden.fill(0.0);
+            return;
+        };
+        let Head { logits, d_input, pooled_tangent, d_input_tangent, scratch } = &mut self.head;
+        let (activations, encoded) = (&self.activations, &self.hidden);
+        let head = linear_at(weights, span);
+        let pooler = pooler_span(point).map(|span| linear_at(weights, span));
+        let input_tangent = match pooler {
+            Some(pooler) => {
+                let pooled = (&activations.pooled[..], &mut scratch[..]);
+                pooler::forward_tangent(compute, pooler, batch, encoded, pooled, pooled_tangent);
+                &*pooled_tangent
+            }
+            None => encoded,
+        };
+        linear::forward_tangent(compute, head, input_tangent, Start::ZERO, logits);
+        cross_entropy_tangent(&activations.logits, logits, batch, bert.outputs, self.scale);
+        linear::backward_input(compute, head, logits, Start::ZERO, d_input_tangent);
+        let d_output = &mut self.backward.hidden;
+        match pooler {
+            Some(pooler) => {
+                let duals = (dual(&activations.pooled, pooled_tangent), dual(d_input, d_input_tangent));
+                pooler::backward_tangent(compute, pooler, batch, duals, scratch, d_output);
+            }
+            None => d_output.copy_from_slice(d_input_tangent),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Exact Hessian-vector products, layer by layer: what the paper's Alg. 1 (§3.2) multiplies with.
+//!
+//! The Hessian block of an encoder layer is the second derivative of the loss by all parameters of that layer:
+//! matrices, biases, and γ and β of both norms. Its product with `v` is the directional derivative of the gradient along
+//! `v`, and that is computed as such, without a graph: [`HessianPass::prepare`] runs one ordinary forward and backward
+//! pass and keeps what tangents need; then [`HessianPass::product`] carries a tangent from the layer up to the loss and
+//! back down to it. Below the layer nothing moves, and above it only activations do, so that second-order parameter
+//! gradients are formed at the layer alone. Any number of products follows one preparation, in one set of buffers.
+//!
+//! In comments a dot is a tangent: `ẋ` is how `x` changes when the layer's parameters move along `v`.
+//!
+//! Not for training: there is no dropout, and the curvature is that of the evaluated loss.
+
+mod backward;
+mod buffers;
+mod forward;
+mod gradients;
+mod head;
+
+use qbert_kernels::Compute;
+
+use super::weights::LayerSpans;
+use super::{Activations, Bert, Mode};
+use crate::batch::Batch;
+use crate::ops::Dual;
+use crate::ops::loss::Loss;
+use buffers::{BackwardTangents, Head, LayerGradients, LayerTangents, OwnTangents};
+
+/// Where a Hessian is taken: a model with its weights, and the batch whose loss is differentiated.
+#[derive(Debug, Clone, Copy)]
+pub struct Point<'a> {
+    /// The model.
+    pub bert: &'a Bert,
+    /// What it is computed with.
+    pub compute: &'a Compute,
+    /// All weights, in the model's layout.
+    pub weights: &'a [f32],
+    /// A batch with targets.
+    pub batch: &'a Batch,
+}
+
+/// The direction of one product: the layer that moves, where, and where the result is added.
+struct Moved<'a> {
+    layer: usize,
+    /// Places within `direction` and `product`.
+    spans: LayerSpans,
+    direction: &'a [f32],
+    product: &'a mut [f32],
+}
+
+/// The memory of Hessian-vector products: allocated once, reused for every batch, layer and vector.
+#[derive(Debug)]
+pub struct HessianPass {
+    activations: Activations,
+    gradients: Vec<LayerGradients>,
+    tangents: Vec<LayerTangents>,
+    /// The tangents of the moving layer that its parameters' second-order gradients need.
+    own: OwnTangents,
+    /// The same of every layer above, one after the other.
+    passing: OwnTangents,
+    /// Tangent of the output of the layer just computed `[T, H]`.
+    hidden: Vec<f32>,
+    head: Head,
+    backward: BackwardTangents,
+    lowest: usize,
+    scale: f64,
+}
+
+impl Default for HessianPass {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl HessianPass {
+    /// Empty buffers; they grow to the largest batch seen.
+    pub fn new() -> Self {
+        Self {
+            activations: Activations::for_curvature(),
+            gradients: Vec::new(),
+            tangents: Vec::new(),
+            own: OwnTangents::default(),
+            passing: OwnTangents::default(),
+            hidden: Vec::new(),
+            head: Head::default(),
+            backward: BackwardTangents::default(),
+            lowest: 0,
+            scale: 1.0,
+        }
+    }
+
+    /// The ordinary passes over a batch, for products of the layers from `lowest` up. Everything that follows is of the
+    /// batch's mean loss times `scale`, so that `1/batches` makes the sum over batches a mean.
+    ///
+    /// # Panics
+    /// If the batch does not fit the model ([`Bert::check`] it first), or the model has no layer `lowest`.
+    pub fn prepare(&mut self, point: Point<'_>, lowest: usize, scale: f64) -> Loss {
+        let Point { bert, compute, weights, batch } = point;
+        assert!(lowest < bert.config.layers, "layer {lowest} of {}", bert.config.layers);
+        bert.forward(compute, weights, batch, Mode::Evaluate, &mut self.activations);
+        self.lowest = lowest;
+        self.scale = scale;
+        self.resize(point);
+        self.backpropagate(point)
+    }
+
+    /// Adds `H·direction` to `product`, with `H` the Hessian block of `layer` at `point`, which is the one of the last
+    /// [`HessianPass::prepare`]. Both slices have the length and order of the layer's span in the layout.
+    ///
+    /// # Panics
+    /// If the layer is not among those prepared, a slice is not as long as the layer, or the batch is another one.
+    pub fn product(&mut self, point: Point<'_>, layer: usize, direction: &[f32], product: &mut [f32]) {
+        let layers = point.bert.layout.layers();
+        let prepared = self.lowest..layers.len();
+        assert!(prepared.contains(&layer), "layer {layer}, but layers {prepared:?} were prepared");
+        let span = &layers[layer];
+        let lengths = (span.len(), direction.len(), product.len());
+        assert!(lengths.0 == lengths.1 && lengths.0 == lengths.2, "a layer, a vector and a product of {lengths:?}");
+        let tokens = (point.batch.tokens(), self.hidden.len() / point.bert.config.hidden_size);
+        assert!(tokens.0 == tokens.1, "a batch of {} tokens after one of {} was prepared", tokens.0, tokens.1);
+
+        let spans = point.bert.spans.layers[layer].counted_from(span.start);
+        let mut moved = Moved { layer, spans, direction, product };
+        self.own_forward(point, &moved);
+        for above in layer + 1..layers.len() {
+            self.passing_forward(point, above);
+        }
+        self.head_tangents(point);
+        for above in (layer + 1..layers.len()).rev() {
+            self.passing_backward(point, above);
+        }
+        self.own_backward(point, &mut moved);
+    }
+}
+
+fn dual<'a>(value: &'a [f32], tangent: &'a [f32]) -> Dual<'a> {
+    Dual { value, tangent }
+}

@@ -1,0 +1,170 @@
+//! Directional derivatives of the attention core, forward and backward: its part of a Hessian-vector product.
+//!
+//! With `P = softmax(S)`, `S = scale·Q·Kᵀ`, `C = P·V`, and a dot for a tangent:
+//!
+//! - forward: `Ṗ = J·(Q̇·Kᵀ + Q·K̇ᵀ)`, `Ċ = Ṗ·V + P·V̇`, where `J` is softmax's (symmetric) derivative times the scale;
+//! - backward, with `dX` the gradient of `X` and `dẊ` its tangent:
+//!   `dV̇ = Ṗᵀ·dC + Pᵀ·dĊ`, `dṖ = dĊ·Vᵀ + dC·V̇ᵀ`, `dṠ` is the tangent of `J·dP`, `dQ̇ = dṠ·K + dS·K̇`,
+//!   `dK̇ = dṠᵀ·Q + dSᵀ·Q̇`.
+//!
+//! There is no dropout here: curvature is that of the loss in evaluation. `dP` and `dS` are computed again from `dC`;
+//! keeping them for every layer would cost more memory than the product costs time.
+
+use qbert_kernels::{Compute, Kernels, MatMut, MatRef, SoftmaxTangent, Start};
+
+use super::Heads;
+use crate::batch::Batch;
+use crate::ops::Dual;
+use crate::ops::embedding::split_by_sequence;
+
+/// What a forward tangent is given again, and writes.
+#[derive(Debug)]
+pub struct ForwardTangent<'a> {
+    /// As the forward pass left them.
+    pub probabilities: &'a [f32],
+    /// Their tangent, kept for [`backward_tangent`].
+    pub probabilities_tangent: &'a mut [f32],
+    /// The context's tangent `[T, H]`.
+    pub context_tangent: &'a mut [f32],
+}
+
+/// What a backward tangent is given again, and writes.
+#[derive(Debug)]
+pub struct BackwardTangent<'a> {
+    /// The probabilities, and their tangent as [`forward_tangent`] left it.
+    pub probabilities: Dual<'a>,
+    /// Two heads' worth of scratch: twice [`Heads::scratch`] elements.
+    pub scratch: &'a mut [f32],
+    /// Tangent of the gradient of `qkv` `[T, 3H]`, overwritten.
+    pub d_qkv_tangent: &'a mut [f32],
+}
+
+/// One sequence's share: what it writes and where its probabilities begin.
+struct Task<'a> {
+    own: &'a mut [f32],
+    out: &'a mut [f32],
+    first_probability: usize,
+}
+
+/// One task per sequence: `squares` times `n²` elements of `per_square`, and its rows of `out` (`width` columns).
+fn tasks<'a>(
+    heads: Heads,
+    batch: &Batch,
+    (per_square, squares): (&'a mut [f32], usize),
+    (out, width): (&'a mut [f32], usize),
+) -> Vec<Task<'a>> {
+    let mut rest = per_square;
+    let mut first_probability = 0;
+    let mut tasks = Vec::with_capacity(batch.sequences());
+    for (range, out) in batch.ranges().zip(split_by_sequence(out, batch, width)) {
+        let square = range.len() * range.len();
+        let (own, later) = rest.split_at_mut(squares * square);
+        rest = later;
+        tasks.push(Task { own, out, first_probability });
+        first_probability += heads.count * square;
+    }
+    tasks
+}
+
+fn rows<'a>(matrix: &'a [f32], batch: &Batch, sequence: usize, width: usize) -> &'a [f32] {
+    let range = batch.sequence(sequence);
+    &matrix[range.start * width..range.end * width]
+}
+
+fn dual_rows<'a>(matrix: Dual<'a>, batch: &Batch, sequence: usize, width: usize) -> Dual<'a> {
+    Dual { value: rows(matrix.value, batch, sequence, width), tangent: rows(matrix.tangent, batch, sequence, width) }
+}
+
+/// From `qkv` and its tangent `[T, 3H]` to the tangents of the probabilities and of the context.
+pub fn forward_tangent(compute: &Compute, heads: Heads, batch: &Batch, qkv: Dual<'_>, buffers: ForwardTangent<'_>) {
+    let hidden = heads.hidden();
+    let ForwardTangent { probabilities, probabilities_tangent, context_tangent } = buffers;
+    let mut tasks = tasks(heads, batch, (probabilities_tangent, heads.count), (context_tangent, hidden));
+    let kernels = compute.kernels();
+    compute.threads().for_each_item(&mut tasks, |sequence, task| {
+        let qkv = dual_rows(qkv, batch, sequence, 3 * hidden);
+        let own = &probabilities[task.first_probability..task.first_probability + task.own.len()];
+        forward_sequence(kernels, heads, qkv, own, task);
+    });
+}
+
+fn forward_sequence(kernels: Kernels, heads: Heads, qkv: Dual<'_>, probabilities: &[f32], task: &mut Task<'_>) {
+    let hidden = heads.hidden();
+    let length = task.out.len() / hidden;
+    let square = length * length;
+    let mut context = MatMut::new(task.out, length, hidden);
+    let matrices = probabilities.chunks_exact(square).zip(task.own.chunks_exact_mut(square));
+    for (head, (own, tangent)) in matrices.enumerate() {
+        let [query, key, value] = heads.parts(qkv.value, head);
+        let [query_tangent, key_tangent, value_tangent] = heads.parts(qkv.tangent, head);
+        kernels.gemm_nt(query_tangent, key, Start::ZERO, MatMut::new(tangent, length, length));
+        kernels.gemm_nt(query, key_tangent, Start::ACCUMULATE, MatMut::new(tangent, length, length));
+        kernels.softmax_backward(own, tangent, length, heads.scale());
+        let mut out = context.block(0..length, head * heads.width..(head + 1) * heads.width);
+        kernels.gemm_nn(MatRef::new(tangent, length, length), value, Start::ZERO, out.reborrow());
+        kernels.gemm_nn(MatRef::new(own, length, length), value_tangent, Start::ACCUMULATE, out);
+    }
+}
+
+/// From the gradient of the context and its tangent `[T, H]` to the tangent of the gradient of `qkv`.
+pub fn backward_tangent(
+    compute: &Compute,
+    heads: Heads,
+    batch: &Batch,
+    (qkv, d_context): (Dual<'_>, Dual<'_>),
+    buffers: BackwardTangent<'_>,
+) {
+    let hidden = heads.hidden();
+    let BackwardTangent { probabilities, scratch, d_qkv_tangent } = buffers;
+    let mut tasks = tasks(heads, batch, (scratch, 2), (d_qkv_tangent, 3 * hidden));
+    let kernels = compute.kernels();
+    compute.threads().for_each_item(&mut tasks, |sequence, task| {
+        let qkv = dual_rows(qkv, batch, sequence, 3 * hidden);
+        let d_context = dual_rows(d_context, batch, sequence, hidden);
+        backward_sequence(kernels, heads, (qkv, d_context, probabilities), task);
+    });
+}
+
+fn backward_sequence(
+    kernels: Kernels,
+    heads: Heads,
+    (qkv, d_context, probabilities): (Dual<'_>, Dual<'_>, Dual<'_>),
+    task: &mut Task<'_>,
+) {
+    let hidden = heads.hidden();
+    let length = d_context.value.len() / hidden;
+    let square = length * length;
+    let (d_scores, d_scores_tangent) = task.own.split_at_mut(square);
+    let mut d_rows = MatMut::new(task.out, length, 3 * hidden);
+    for head in 0..heads.count {
+        let [query, key, value] = heads.parts(qkv.value, head);
+        let [query_tangent, key_tangent, value_tangent] = heads.parts(qkv.tangent, head);
+        let start = task.first_probability + head * square;
+        let [p, p_tangent] =
+            [probabilities.value, probabilities.tangent].map(|matrices| &matrices[start..start + square]);
+        let columns = head * heads.width..(head + 1) * heads.width;
+        let part = |third: usize| third * hidden + columns.start..third * hidden + columns.end;
+        let [d_c, d_c_tangent] = [d_context.value, d_context.tangent]
+            .map(|rows| MatRef::new(rows, length, hidden).block(0..length, columns.clone()));
+
+        let mut d_value = d_rows.block(0..length, part(2));
+        kernels.gemm_tn(MatRef::new(p_tangent, length, length), d_c, Start::ZERO, d_value.reborrow());
+        kernels.gemm_tn(MatRef::new(p, length, length), d_c_tangent, Start::ACCUMULATE, d_value);
+
+        kernels.gemm_nt(d_c, value, Start::ZERO, MatMut::new(d_scores, length, length));
+        kernels.gemm_nt(d_c_tangent, value, Start::ZERO, MatMut::new(d_scores_tangent, length, length));
+        kernels.gemm_nt(d_c, value_tangent, Start::ACCUMULATE, MatMut::new(d_scores_tangent, length, length));
+        let softmax = SoftmaxTangent { p, p_tangent, d_p: d_scores, d_p_tangent: d_scores_tangent };
+        kernels.softmax_backward_tangent(softmax, length, heads.scale());
+        kernels.softmax_backward(p, d_scores, length, heads.scale());
+
+        let d_s = MatRef::new(d_scores, length, length);
+        let d_s_tangent = MatRef::new(d_scores_tangent, length, length);
+        let mut d_query = d_rows.block(0..length, part(0));
+        kernels.gemm_nn(d_s_tangent, key, Start::ZERO, d_query.reborrow());
+        kernels.gemm_nn(d_s, key_tangent, Start::ACCUMULATE, d_query);
+        let mut d_key = d_rows.block(0..length, part(1));
+        kernels.gemm_tn(d_s_tangent, query, Start::ZERO, d_key.reborrow());
+        kernels.gemm_tn(d_s, query_tangent, Start::ACCUMULATE, d_key);
+    }
+}
