@@ -10,9 +10,12 @@ mod error;
 pub mod evaluate;
 pub mod features;
 pub mod finetune;
+pub mod landscape;
+pub mod loading;
 pub mod ops;
 pub mod optimizer;
 pub mod random;
+pub mod sensitivity;
 pub mod state;
 pub mod trainer;
 

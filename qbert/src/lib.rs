@@ -2,12 +2,13 @@
 //!
 //! This crate is the library facade (the one crate under semantic versioning) and the `qbert` command. The crates
 //! below it hold the parts: [`quant`] the paper's arithmetic and the bit plan, [`model`] checkpoints, [`tasks`]
-//! data, tokenization and metrics, [`train`] the training engine on top of [`kernels`].
+//! data, tokenization and metrics, [`train`] the training engine on top of [`kernels`], [`hessian`] eigenvalues.
 
 mod error;
 pub mod fetch;
 
 pub use error::{Error, ErrorKind, Result};
+pub use qbert_hessian as hessian;
 pub use qbert_kernels as kernels;
 pub use qbert_model as model;
 pub use qbert_quant as quant;

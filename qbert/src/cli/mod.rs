@@ -3,12 +3,14 @@
 //! A verb takes its options and returns what goes to stdout as text; everything else (progress, errors, hints) goes to
 //! stderr. Exit codes: 0 done, 1 the machine failed, 2 the input is wrong. A closed pipe is no error.
 
+mod analyze;
 mod bench;
 mod data;
 mod eval;
 mod fetch;
 mod finetune;
 mod inspect;
+mod landscape;
 mod model;
 mod plan;
 mod progress;
@@ -29,6 +31,7 @@ Examples:
   qbert data --task sst2 --model minilm train.tsv      what is in a data file, checked by line
   qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned
   qbert eval tuned --task sst2 --data dev.tsv
+  qbert analyze --model tuned --task sst2 --data train.tsv --out analysis
 
 Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 wrong input.";
 
@@ -51,6 +54,8 @@ enum Verb {
     Data(data::Options),
     Finetune(finetune::Options),
     Eval(eval::Options),
+    Analyze(analyze::Options),
+    Landscape(landscape::Options),
     Bench(bench::Options),
 }
 
@@ -64,6 +69,8 @@ pub(crate) fn main() -> ExitCode {
         Verb::Data(options) => data::run(&options, arguments.quiet),
         Verb::Finetune(options) => finetune::run(&options, arguments.quiet),
         Verb::Eval(options) => eval::run(&options, arguments.quiet),
+        Verb::Analyze(options) => analyze::run(&options, arguments.quiet),
+        Verb::Landscape(options) => landscape::run(&options, arguments.quiet),
         Verb::Bench(options) => bench::run(&options, arguments.quiet),
     };
     match result {

@@ -9,8 +9,8 @@ use qbert::{Error, Result};
 #[command(next_help_heading = "Data files")]
 pub(crate) struct Reading {
     /// sst2, mnli, conll03, squad; your own: classify, pair (tsv, csv, jsonl), ner (CoNLL columns), qa (SQuAD json).
-    #[arg(long)]
-    task: String,
+    #[arg(long, required = true)]
+    task: Option<String>,
     /// Longest sequence in tokens; the task's usual one if not given.
     #[arg(long)]
     max_len: Option<usize>,
@@ -40,7 +40,7 @@ enum FileFormat {
 
 impl Reading {
     pub(crate) fn task(&self) -> Result<Task> {
-        self.task.parse().map_err(|error| Error::from(error).of_flag("--task"))
+        self.task.as_deref().unwrap_or_default().parse().map_err(|error| Error::from(error).of_flag("--task"))
     }
 
     pub(crate) fn max_len(&self) -> Result<usize> {
