@@ -6,6 +6,7 @@
 
 mod error;
 pub mod fetch;
+mod quantization_error;
 
 pub use error::{Error, ErrorKind, Result};
 pub use qbert_hessian as hessian;
@@ -14,3 +15,4 @@ pub use qbert_model as model;
 pub use qbert_quant as quant;
 pub use qbert_tasks as tasks;
 pub use qbert_train as train;
+pub use quantization_error::{Trial, quantization_errors};
