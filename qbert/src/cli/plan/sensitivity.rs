@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use qbert::quant::LayerSensitivity;
+use qbert::train::sensitivity::{FORMAT, VERSION};
 use qbert::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
-/// What the plan needs of a sensitivity file.
+/// What the plan needs of a sensitivity file: few fields, so that files made or edited by hand do as well.
 #[derive(Debug)]
 pub(super) struct Measured {
     /// The task it was measured on, if the file says so.
@@ -15,8 +16,6 @@ pub(super) struct Measured {
     pub(super) layers: Vec<LayerSensitivity>,
 }
 
-const FORMAT: &str = "qbert-sensitivity";
-const VERSION: u64 = 1;
 const WRITTEN_BY: &str = "give the sensitivity.json that `qbert analyze` wrote";
 
 #[derive(Debug, Deserialize)]
@@ -80,7 +79,7 @@ fn parse(text: &[u8], path: &Path) -> Result<File> {
         let found = header.format.map_or_else(|| "no format".to_owned(), |format| format!("format {format}"));
         return Err(wrong(format!("{name}: {found}, not \"{FORMAT}\""), WRITTEN_BY));
     }
-    if header.version.as_ref().and_then(serde_json::Value::as_u64) != Some(VERSION) {
+    if header.version.as_ref().and_then(serde_json::Value::as_u64) != Some(u64::from(VERSION)) {
         let found = header.version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"));
         let message = format!("{name}: {found} of the sensitivity format is not known");
         return Err(wrong(message, &format!("this program reads version {VERSION}")));
