@@ -233,7 +233,11 @@ impl Room {
         all <= self.limit && all < u64::MAX
     }
 
-    fn check(self, smallest: u64) -> Result<(), Error> {
+    /// Checks that there is room for the smallest of all possible choices.
+    ///
+    /// # Errors
+    /// [`Error::NoRoom`] with the limit and the smallest size, [`Room::fixed`] included.
+    pub fn check(self, smallest: u64) -> Result<(), Error> {
         if self.holds(smallest) {
             return Ok(());
         }

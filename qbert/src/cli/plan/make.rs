@@ -193,6 +193,8 @@ impl Mixed<'_> {
         };
         let room = self.room(&limit)?;
         let sites: Vec<Site> = self.open_sites().collect();
+        // Said before the weights are read, which may take a while.
+        room.check(self.smallest(&sites)?).map_err(of_flag)?;
         let open = self.price(&sites, quiet)?;
         let best = within(&open, &self.widths, granularity, room).map_err(of_flag)?;
         let mut plan = self.base.clone();
@@ -207,6 +209,15 @@ impl Mixed<'_> {
         let cost = Cost { granularity, predicted_cost: best.cost, uniform: uniform.collect() };
         let sensitive = Sensitive { limit: Some(limit), cost: Some(cost), ..self.origin(By::Budget) };
         Ok(Made { plan, origin: Origin::Sensitivity(Box::new(sensitive)) })
+    }
+
+    /// The least that these sites take together.
+    fn smallest(&self, sites: &[Site]) -> Result<u64> {
+        let least = |&site: &Site| {
+            let sizes = self.widths.as_slice().iter().map(|&width| self.bytes(site, width));
+            Ok(sizes.collect::<Result<Vec<_>>>()?.into_iter().min().unwrap_or(0))
+        };
+        sites.iter().map(least).sum()
     }
 
     /// The size of every site at every width, and its cost: sensitivity times squared error of the weights.
