@@ -12,6 +12,7 @@ pub mod features;
 pub mod finetune;
 pub mod ops;
 pub mod optimizer;
+pub mod qat;
 pub mod random;
 pub mod state;
 pub mod trainer;
