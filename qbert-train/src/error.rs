@@ -67,7 +67,7 @@ pub enum Error {
         /// Layer and tensor.
         name: String,
         /// What is wrong with its values.
-        source: qbert_quant::Error,
+        source: Box<qbert_quant::Error>,
     },
     /// A file of a quantized checkpoint is not what it should be.
     #[error("{}: {problem}", path.display())]

@@ -189,7 +189,7 @@ impl ActivationQuantizer for RangeLearner {
                 }
                 Err(source) => {
                     let name = format!("layer.{layer}.{}", tensor.name());
-                    self.problem.get_or_insert(Error::Activation { name, source });
+                    self.problem.get_or_insert(Error::Activation { name, source: Box::new(source) });
                 }
             }
         }

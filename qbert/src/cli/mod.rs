@@ -12,6 +12,7 @@ mod inspect;
 mod model;
 mod plan;
 mod progress;
+mod quantize;
 mod reading;
 mod table;
 
@@ -28,6 +29,7 @@ Examples:
   qbert plan --model minilm --bits 2 --out plan.toml   bits for every part, to read and edit
   qbert data --task sst2 --model minilm train.tsv      what is in a data file, checked by line
   qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned
+  qbert quantize --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --out small
   qbert eval tuned --task sst2 --data dev.tsv
 
 Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 wrong input.";
@@ -50,6 +52,7 @@ enum Verb {
     Plan(plan::Options),
     Data(data::Options),
     Finetune(finetune::Options),
+    Quantize(quantize::Options),
     Eval(eval::Options),
     Bench(bench::Options),
 }
@@ -63,6 +66,7 @@ pub(crate) fn main() -> ExitCode {
         Verb::Plan(options) => plan::run(&options, arguments.quiet),
         Verb::Data(options) => data::run(&options, arguments.quiet),
         Verb::Finetune(options) => finetune::run(&options, arguments.quiet),
+        Verb::Quantize(options) => quantize::run(&options, arguments.quiet),
         Verb::Eval(options) => eval::run(&options, arguments.quiet),
         Verb::Bench(options) => bench::run(&options, arguments.quiet),
     };
