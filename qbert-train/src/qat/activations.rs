@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(first, ActivationParams::from_range(Range::new(-1.0, 3.0).unwrap()));
         let second = see(&mut learner, &[-2.0, 0.0]);
         // Weights 0.95·0.05 and 0.05 of 0.0975, zero is always part of a range.
-        let expected = (0.95 * -1.0 + -2.0) / 1.95;
+        let expected = -(0.95 + 2.0) / 1.95;
         assert!((f64::from(second.extent().0) - expected).abs() < 0.02, "{second:?}");
         assert!((f64::from(second.extent().1) - 0.95 * 3.0 / 1.95).abs() < 0.02, "{second:?}");
         learner.set_frozen(true);

@@ -6,12 +6,13 @@
 //! [`Quantization`] holds both together with the plan. What is trained is what integer inference computes: the
 //! arithmetic is `qbert-quant`'s throughout, to the bit.
 //!
-//! [`distill`] is what later work adds, [`student`] is what the trainer calls, [`files`] says what a quantized checkpoint
-//! is on disk, [`run`] goes from files to files.
+//! [`method`] lists the methods of the paper by name, [`distill`] is what later work adds, [`student`] is what the
+//! trainer calls, [`files`] says what a quantized checkpoint is on disk, [`run`] goes from files to files.
 
 pub mod activations;
 pub mod distill;
 pub mod files;
+pub mod method;
 pub mod run;
 pub mod student;
 pub mod weights;

@@ -198,7 +198,7 @@ impl WeightQuantizer {
     pub fn follow(&mut self, compute: &Compute, masters: &[f32], step: usize) -> Result<()> {
         self.update(compute, masters, |own, index, values| {
             let turn = if values > LARGE_GROUP { LONG_TURN } else { TURN };
-            ((index + step) % turn == 0 || own.planned.range == RangeMethod::MinMax).then(|| own.turn())
+            ((index + step).is_multiple_of(turn) || own.planned.range == RangeMethod::MinMax).then(|| own.turn())
         })
     }
 
