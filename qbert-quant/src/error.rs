@@ -39,6 +39,12 @@ pub enum Error {
         /// The distance between adjacent values.
         step: f32,
     },
+    /// A step that no activation can be quantized with.
+    #[error("step {step} is no step of an activation")]
+    ActivationStep {
+        /// The step given.
+        step: f32,
+    },
     /// There is nothing to take a range of.
     #[error("no values to quantize")]
     NoValues,
@@ -339,6 +345,7 @@ impl Error {
             }
             Self::Range { .. } => "both ends must be finite, at most 8.5e37 in size, and low <= high".to_owned(),
             Self::Affine { .. } => "the offset must be finite, the step finite and not negative".to_owned(),
+            Self::ActivationStep { .. } => "the step must be finite and above 0".to_owned(),
             Self::BadValue { .. } => {
                 "the tensor holds NaN, infinity or absurdly large values: check the checkpoint or the training run"
                     .to_owned()

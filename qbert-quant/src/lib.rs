@@ -13,12 +13,14 @@
 //! | which weights share a range? | [`groups`] | §3.3 |
 //! | which sub-interval of \[min, max\]? | [`range`] | App. A |
 //! | which code, which value, which gradient? | [`quantizer`], [`matrix`] | App. A, §3.1 |
+//! | and of activations? | [`activation`] | Tab. 1 |
 //! | how are codes laid out in bytes? | [`pack`] | – |
 //! | what is each part of the model called? | [`site`] | §3 |
 //! | what is quantized how? | [`plan`], [`preset`] | §3.2, Tab. 6, 7 |
 //! | how large is the result? | [`size`] | Tab. 1, 5 |
 //! | which layer deserves more bits? | [`allocate`] | Eq. 2, App. C.1 |
 
+pub mod activation;
 pub mod allocate;
 pub mod bits;
 mod error;
@@ -34,6 +36,7 @@ pub mod range;
 pub mod site;
 pub mod size;
 
+pub use activation::ActivationParams;
 pub use allocate::{LayerSensitivity, Metric, Ranking, Room, Widths};
 pub use bits::{BitWidth, Precision};
 pub use error::{Error, PlanProblem};

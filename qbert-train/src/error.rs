@@ -74,6 +74,25 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// A plan does not fit, or a weight cannot be quantized.
+    #[error(transparent)]
+    Quant(#[from] qbert_quant::Error),
+    /// An activation whose range was to be learned is no number.
+    #[error("activation {name}: {source}")]
+    Activation {
+        /// Layer and tensor.
+        name: String,
+        /// What is wrong with its values.
+        source: Box<qbert_quant::Error>,
+    },
+    /// A file of a quantized checkpoint is not what it should be.
+    #[error("{}: {problem}", path.display())]
+    QuantizedFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
     /// A checkpoint could not be read or written.
     #[error(transparent)]
     Model(#[from] qbert_model::Error),
@@ -93,6 +112,11 @@ impl Error {
             Self::Resume { .. } => "start again in an empty --out directory, or repeat the first command's settings",
             Self::Sensitivity { .. } => "make it with `qbert analyze`; parts must come from the same command",
             Self::Curvature { .. } => "the checkpoint's weights overflow: fine-tune it again at a lower rate",
+            Self::Activation { .. } => {
+                "the model computes infinity or NaN on this data: check the checkpoint, or lower --lr"
+            }
+            Self::QuantizedFile { .. } => "write the checkpoint again with qbert quantize",
+            Self::Quant(error) => return error.hint(),
             Self::Model(error) => return error.hint(),
             Self::Task(error) => return error.hint(),
             _ => return None,

@@ -10,9 +10,10 @@ use qbert_tasks::metrics::{classification, entities, squad};
 use qbert_tasks::{Dataset, Error as TaskError, Labels};
 use serde::Serialize;
 
-use crate::bert::{Activations, Bert, Mode};
+use crate::bert::{Activations, Bert, Mode, Pass};
 use crate::error::{Error, Result};
 use crate::features::Features;
+use crate::qat::activations::ActivationRanges;
 
 /// Tokens of one evaluation batch: enough for full speed, little memory.
 const BATCH_TOKENS: usize = 2048;
@@ -59,6 +60,17 @@ pub fn scores(
     compute: &Compute,
     weights: &Parameters,
     features: &Features,
+    progress: impl FnMut(usize),
+) -> Result<Vec<Vec<f32>>> {
+    scores_with(bert, compute, (weights.values(), None), features, progress)
+}
+
+/// The same with weights that may be quantized, and with quantized activations where their ranges are given.
+pub fn scores_with(
+    bert: &Bert,
+    compute: &Compute,
+    (weights, ranges): (&[f32], Option<&ActivationRanges>),
+    features: &Features,
     mut progress: impl FnMut(usize),
 ) -> Result<Vec<Vec<f32>>> {
     let mut all = vec![Vec::new(); features.len()];
@@ -67,7 +79,11 @@ pub fn scores(
     for indices in features.evaluation_batches(BATCH_TOKENS) {
         let batch = features.batch(&indices, false)?;
         bert.check(&batch)?;
-        bert.forward(compute, weights.values(), &batch, Mode::Evaluate, &mut activations);
+        let pass = Pass { compute, weights, batch: &batch, mode: Mode::Evaluate };
+        match ranges {
+            Some(mut ranges) => bert.forward_with(pass, Some(&mut ranges), &mut activations),
+            None => bert.forward_with(pass, None, &mut activations),
+        }
         let mut rest = &activations.logits[..];
         for &index in &indices {
             let rows = if per_sequence { 1 } else { features.length(index) };

@@ -13,6 +13,7 @@ use crate::evaluate::{self, Evaluation, Predictions};
 use crate::features::{Features, head_of};
 use crate::loading::Loaded;
 use crate::optimizer::OptimizerSettings;
+use crate::qat::files;
 use crate::random::{Stream, mix};
 use crate::trainer::{Outcome, Run, Settings, Trainer, Watch};
 
@@ -79,8 +80,36 @@ fn labels_of(dataset: &Dataset) -> Result<Labels> {
     }
 }
 
-/// Fine-tunes as told; `watch` sees every step.
-pub fn finetune(options: &Finetune, compute: &Compute, watch: &mut dyn Watch) -> Result<Outcome> {
+/// Model and data of a run, read and checked.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) bert: Bert,
+    /// Parameters of the head that the checkpoint lacks and that were drawn.
+    pub(crate) fresh: Vec<String>,
+    train: Features,
+    dev: Features,
+    labels: Labels,
+    identity: serde_json::Value,
+}
+
+impl Prepared {
+    /// What the trainer is given.
+    pub(crate) fn run<'a>(&'a self, options: &'a Finetune) -> Run<'a> {
+        Run {
+            bert: &self.bert,
+            labels: &self.labels,
+            tokenizer: self.checkpoint.tokenizer_files(),
+            train: &self.train,
+            dev: &self.dev,
+            out: &options.out,
+            identity: self.identity.clone(),
+        }
+    }
+}
+
+/// Reads model and data; the weights on their own, because they are changed.
+pub(crate) fn prepare(options: &Finetune) -> Result<(Prepared, Parameters)> {
     options.settings.check()?;
     let checkpoint = Checkpoint::open(&options.model)?;
     let config = checkpoint.config();
@@ -104,8 +133,8 @@ pub fn finetune(options: &Finetune, compute: &Compute, watch: &mut dyn Watch) ->
     let dev = features(options.task, std::slice::from_ref(&options.dev), &reading, None, &tokenizer, options.max_len)?;
 
     let loaded = checkpoint.load_for(head, labels.len())?;
-    let mut weights = loaded.parameters;
-    draw_fresh(&mut weights, &loaded.fresh, config.initializer_range, options.settings.seed);
+    let (mut weights, fresh) = (loaded.parameters, loaded.fresh);
+    draw_fresh(&mut weights, &fresh, config.initializer_range, options.settings.seed);
     let bert = Bert::new(config, std::sync::Arc::clone(weights.layout()))?;
     let identity = serde_json::json!({
         "task": options.task.name(),
@@ -115,16 +144,14 @@ pub fn finetune(options: &Finetune, compute: &Compute, watch: &mut dyn Watch) ->
         "max_len": options.max_len,
         "labels": labels.names(),
     });
-    let run = Run {
-        bert: &bert,
-        labels: &labels,
-        tokenizer: checkpoint.tokenizer_files(),
-        train: &train,
-        dev: &dev,
-        out: &options.out,
-        identity,
-    };
-    Trainer::new(run, options.settings.clone(), compute, weights, options.resume)?.run(watch)
+    Ok((Prepared { checkpoint, bert, fresh, train, dev, labels, identity }, weights))
+}
+
+/// Fine-tunes as told; `watch` sees every step.
+pub fn finetune(options: &Finetune, compute: &Compute, watch: &mut dyn Watch) -> Result<Outcome> {
+    let (prepared, weights) = prepare(options)?;
+    let (run, settings) = (prepared.run(options), options.settings.clone());
+    Trainer::new(run, settings, compute, weights, options.resume)?.run(watch)
 }
 
 /// What an evaluation gives.
@@ -140,19 +167,44 @@ pub struct Evaluated {
     pub labels: Labels,
 }
 
-/// Evaluates a checkpoint that has the task's head on a data file.
-pub fn evaluate(
-    model: &Path,
+/// A checkpoint directory to evaluate.
+#[derive(Debug, Clone, Copy)]
+pub struct Evaluate<'a> {
+    /// The directory.
+    pub model: &'a Path,
+    /// Of a quantized checkpoint, the f32 masters rather than the quantized model.
+    pub masters: bool,
+}
+
+impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for Evaluate<'a> {
+    fn from(model: &'a P) -> Self {
+        Self { model: model.as_ref(), masters: false }
+    }
+}
+
+/// Evaluates a checkpoint that has the task's head on a data file. A quantized checkpoint
+/// ([`crate::qat::files`]) is evaluated as the quantized model it is, unless its masters are asked for.
+pub fn evaluate<'a>(
+    model: impl Into<Evaluate<'a>>,
     task: Task,
     (data, reading): (&Path, &ReadOptions),
     max_len: usize,
     compute: &Compute,
     progress: impl FnMut(usize, usize),
 ) -> Result<Evaluated> {
+    let Evaluate { model, masters } = model.into();
     let files = [data.to_owned()];
     let Loaded { bert, weights, features, labels } = Loaded::open(model, task, &files, reading, max_len)?;
     let (total, mut done, mut progress) = (features.len(), 0, progress);
-    let scores = evaluate::scores(&bert, compute, &weights, &features, |count| {
+    let mut values = weights.values().to_vec();
+    let mut quantization = None;
+    if !masters && files::is_quantized(model) {
+        let own = files::read(model, bert.config(), bert.layout())?;
+        own.weights().quantize(compute, weights.values(), None, &mut values)?;
+        quantization = Some(own);
+    }
+    let ranges = quantization.as_ref().and_then(|own| own.ranges());
+    let scores = evaluate::scores_with(&bert, compute, (&values, ranges), &features, |count| {
         done += count;
         progress(done, total);
     })?;

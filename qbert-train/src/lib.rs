@@ -14,6 +14,7 @@ pub mod landscape;
 pub mod loading;
 pub mod ops;
 pub mod optimizer;
+pub mod qat;
 pub mod random;
 pub mod sensitivity;
 pub mod state;

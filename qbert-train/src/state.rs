@@ -11,6 +11,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::qat::activations::Learned;
 
 /// The place of a run, and what it is a run of.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,24 +26,45 @@ pub struct Position {
     pub evaluated: usize,
     /// The best figure so far, and after which epoch.
     pub best: Option<(f64, usize)>,
+    /// Of a model that is being quantized: its figures before training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Before>,
+    /// Of a model that is being quantized: what is known of its activations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activations: Option<Learned>,
+}
+
+impl Position {
+    /// The start of a run.
+    pub fn start(settings: serde_json::Value) -> Self {
+        Self { settings, steps: 0, log_bytes: 0, evaluated: 0, best: None, before: None, activations: None }
+    }
+}
+
+/// What a model could do before quantization-aware training, in percent.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Before {
+    /// As it came in.
+    pub full_precision: f64,
+    /// Quantized and calibrated, but not trained.
+    pub post_training: f64,
 }
 
 const POSITION: &str = "position";
-const TENSORS: [&str; 3] = ["weights", "first", "second"];
 
-/// Writes the state to `path`.
-pub fn write(path: &Path, position: &Position, [weights, first, second]: [&[f32]; 3]) -> Result<()> {
+/// Writes the state to `path`: the position and these named arrays.
+pub fn write(path: &Path, position: &Position, arrays: &[(&str, &[f32])]) -> Result<()> {
     let text = serde_json::to_string(position)
         .map_err(|e| Error::Resume { path: path.to_owned(), problem: format!("cannot be written: {e}") })?;
     let metadata = HashMap::from([(POSITION.to_owned(), text)]);
-    let shape = [weights.len()];
-    let tensors = TENSORS.into_iter().zip([weights, first, second].map(|values| FloatTensor { shape: &shape, values }));
+    let shapes: Vec<[usize; 1]> = arrays.iter().map(|(_, values)| [values.len()]).collect();
+    let tensors = arrays.iter().zip(&shapes).map(|((name, values), shape)| (*name, FloatTensor { shape, values }));
     atomic::write_tensors(path, tensors, metadata)?;
     Ok(())
 }
 
-/// Reads the state into three slices of the model's length.
-pub fn read(path: &Path, targets: [&mut [f32]; 3]) -> Result<Position> {
+/// Reads the state into arrays of the same names and lengths.
+pub fn read(path: &Path, targets: &mut [(&str, &mut [f32])]) -> Result<Position> {
     let damaged = |problem: String| Error::Resume { path: path.to_owned(), problem };
     let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), action: "read", source })?;
     let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| damaged(format!("damaged: {e}")))?;
@@ -50,7 +72,7 @@ pub fn read(path: &Path, targets: [&mut [f32]; 3]) -> Result<Position> {
     let text = text.ok_or_else(|| damaged("not the state of a run".to_owned()))?;
     let position = serde_json::from_str(text).map_err(|e| damaged(format!("damaged: {e}")))?;
     let file = SafeTensors::deserialize(&bytes).map_err(|e| damaged(format!("damaged: {e}")))?;
-    for (name, target) in TENSORS.into_iter().zip(targets) {
+    for (name, target) in targets {
         let tensor = file.tensor(name).map_err(|e| damaged(format!("damaged: {e}")))?;
         let (values, _) = tensor.data().as_chunks::<4>();
         if tensor.dtype() != Dtype::F32 || values.len() != target.len() {

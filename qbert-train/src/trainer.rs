@@ -19,8 +19,11 @@ use crate::error::{Error, Result};
 use crate::evaluate::{self, Evaluation};
 use crate::features::Features;
 use crate::optimizer::{Optimizer, OptimizerSettings, Schedule};
+use crate::qat::activations::ActivationRanges;
+use crate::qat::student::Student;
+use crate::qat::{QuantizedPass, files};
 use crate::random::Stream;
-use crate::state::{self, Position};
+use crate::state::{self, Before, Position};
 
 /// Everything that decides a run's result, beyond model and data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -106,7 +109,9 @@ pub struct StepRecord {
 pub trait Watch {
     /// A step is done.
     fn step(&mut self, record: &StepRecord, total: usize);
-    /// An epoch was evaluated.
+    /// A model that is to be quantized was evaluated as it came in.
+    fn full_precision(&mut self, _evaluation: &Evaluation) {}
+    /// An epoch was evaluated; 0 stands for a quantized model before its first step.
     fn evaluated(&mut self, epoch: usize, evaluation: &Evaluation, best: bool);
 }
 
@@ -117,10 +122,13 @@ pub struct Outcome {
     pub metric: &'static str,
     /// The best figure, in percent.
     pub best: f64,
-    /// After which epoch, counted from 1.
+    /// After which epoch, counted from 1; 0 for a quantized model before its first step.
     pub best_epoch: usize,
     /// Optimizer steps.
     pub steps: usize,
+    /// Of a quantized model: its figures before training.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Before>,
 }
 
 /// How often the state is saved, at least.
@@ -140,6 +148,7 @@ pub struct Trainer<'a> {
     position: Position,
     schedule: Schedule,
     save_every: Duration,
+    student: Option<Student>,
 }
 
 impl<'a> Trainer<'a> {
@@ -151,6 +160,18 @@ impl<'a> Trainer<'a> {
         weights: Parameters,
         resume: bool,
     ) -> Result<Self> {
+        Self::for_student(run, settings, compute, weights, None, resume)
+    }
+
+    /// The same for a model that is being quantized: passes compute with what `student` makes of the weights.
+    pub fn for_student(
+        run: Run<'a>,
+        settings: Settings,
+        compute: &'a Compute,
+        weights: Parameters,
+        student: Option<Student>,
+        resume: bool,
+    ) -> Result<Self> {
         settings.check()?;
         if run.train.is_empty() || run.dev.is_empty() {
             return Err(Error::Batch { problem: "there is nothing to learn from, or nothing to judge by".to_owned() });
@@ -159,9 +180,12 @@ impl<'a> Trainer<'a> {
         let total = per_epoch * settings.epochs;
         let warmup = (total as f64 * settings.warmup).round() as usize;
         let schedule = Schedule { peak: settings.optimizer.learning_rate, warmup, total };
-        let identity = serde_json::json!({ "settings": settings, "run": run.identity });
+        let mut identity = serde_json::json!({ "settings": settings, "run": run.identity });
+        if let Some(student) = &student {
+            identity["quantization"] = student.identity();
+        }
         let optimizer = Optimizer::new(settings.optimizer, run.bert.layout());
-        let position = Position { settings: identity, steps: 0, log_bytes: 0, evaluated: 0, best: None };
+        let position = Position::start(identity);
         let mut trainer = Self {
             gradients: vec![0.0; weights.values().len()],
             run,
@@ -174,6 +198,7 @@ impl<'a> Trainer<'a> {
             position,
             schedule,
             save_every: SAVE_EVERY,
+            student,
         };
         trainer.open(resume)?;
         Ok(trainer)
@@ -208,8 +233,16 @@ impl<'a> Trainer<'a> {
         atomic::remove_leftovers(out)?;
         let (state, log) = (self.state_path(), self.log_path());
         if resume && state.exists() {
-            let targets = [self.weights.values_mut(), &mut self.optimizer.first, &mut self.optimizer.second];
-            let saved = state::read(&state, targets)?;
+            let mut ranges = self.student.as_ref().map_or(Vec::new(), |student| student.flat_ranges());
+            let mut targets: Vec<(&str, &mut [f32])> = vec![
+                ("weights", self.weights.values_mut()),
+                ("first", &mut self.optimizer.first),
+                ("second", &mut self.optimizer.second),
+            ];
+            if self.student.is_some() {
+                targets.push(("ranges", &mut ranges));
+            }
+            let saved = state::read(&state, &mut targets)?;
             if saved.settings != self.position.settings {
                 let difference = difference(&saved.settings, &self.position.settings);
                 return Err(Error::Resume {
@@ -218,6 +251,9 @@ impl<'a> Trainer<'a> {
                 });
             }
             self.optimizer.steps = saved.steps;
+            if let Some(student) = &mut self.student {
+                student.restore(&ranges, saved.activations.clone())?;
+            }
             self.position = saved;
             let file =
                 OpenOptions::new().write(true).create(true).truncate(false).open(&log).map_err(io(&log, "open"))?;
@@ -238,6 +274,9 @@ impl<'a> Trainer<'a> {
     pub fn run(mut self, watch: &mut dyn Watch) -> Result<Outcome> {
         let per_epoch = self.schedule.total / self.settings.epochs.max(1);
         let mut metric = "";
+        if self.student.is_some() && self.position.before.is_none() {
+            metric = self.before_training(watch)?;
+        }
         let mut saved = Instant::now();
         for epoch in self.position.evaluated..self.settings.epochs {
             let mut order: Vec<usize> = (0..self.run.train.len()).collect();
@@ -269,7 +308,24 @@ impl<'a> Trainer<'a> {
         let state = self.state_path();
         std::fs::remove_file(&state).map_err(|source| Error::Io { path: state, action: "remove", source })?;
         let (best, best_epoch) = self.position.best.unwrap_or((0.0, 0));
-        Ok(Outcome { metric, best, best_epoch, steps: self.position.steps })
+        Ok(Outcome { metric, best, best_epoch, steps: self.position.steps, before: self.position.before })
+    }
+
+    /// What the model can do as it is, and quantized without training; the latter is the first to be the best.
+    fn before_training(&mut self, watch: &mut dyn Watch) -> Result<&'static str> {
+        let full = self.judge(self.weights.values(), None)?;
+        watch.full_precision(&full);
+        if let Some(student) = &mut self.student {
+            let calibration = (self.run.train, self.settings.batch);
+            student.calibrate(self.run.bert, self.compute, self.weights.values(), calibration)?;
+        }
+        let quantized = self.evaluate()?;
+        self.position.before = Some(Before { full_precision: full.value, post_training: quantized.value });
+        self.position.best = Some((quantized.value, 0));
+        self.write_best(&quantized)?;
+        watch.evaluated(0, &quantized, true);
+        self.save()?;
+        Ok(quantized.metric)
     }
 
     /// One optimizer step on these sequences.
@@ -278,18 +334,37 @@ impl<'a> Trainer<'a> {
         zero(self.compute, &mut self.gradients);
         let micro_batches = indices.len().div_ceil(self.settings.batch);
         let (mut loss, mut tokens) = (0.0, 0);
-        for (number, part) in indices.chunks(self.settings.batch).enumerate() {
-            let batch = self.run.train.batch(part, true)?;
-            self.run.bert.check(&batch)?;
+        let parts = indices.chunks(self.settings.batch);
+        let batches = parts.map(|part| self.run.train.batch(part, true)).collect::<Result<Vec<_>>>()?;
+        let (bert, compute) = (self.run.bert, self.compute);
+        batches.iter().try_for_each(|batch| bert.check(batch))?;
+        if let Some(student) = &mut self.student {
+            student.before_step(compute, self.weights.values(), (step, self.schedule.total), &batches)?;
+        }
+        for (number, batch) in batches.iter().enumerate() {
             let mode =
                 Mode::Train { seed: self.settings.seed, step: (step * self.settings.accumulate + number) as u64 };
-            let weights = self.weights.values();
-            self.run.bert.forward(self.compute, weights, &batch, mode, &mut self.activations);
             let share = 1.0 / micro_batches as f64;
-            loss += share * self.run.bert.loss(&batch, &self.activations, share, &mut self.buffers).mean;
+            let activations = &mut self.activations;
             let targets = (&mut self.buffers, &mut self.gradients[..]);
-            self.run.bert.backward(self.compute, weights, &batch, mode, &self.activations, targets);
+            let own = match &mut self.student {
+                Some(student) => {
+                    let pass = QuantizedPass { compute, batch, mode };
+                    student.learn(bert, pass, share, activations, targets)?
+                }
+                None => {
+                    let weights = self.weights.values();
+                    bert.forward(compute, weights, batch, mode, activations);
+                    let own = bert.loss(batch, activations, share, targets.0).mean;
+                    bert.backward(compute, weights, batch, mode, activations, targets);
+                    own
+                }
+            };
+            loss += share * own;
             tokens += batch.tokens();
+        }
+        if let Some(student) = &self.student {
+            student.after_backward(compute, self.weights.values(), &mut self.gradients);
         }
         self.finite(step + 1, "loss", loss)?;
         let rate = self.schedule.rate(step);
@@ -319,26 +394,50 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    fn save(&self) -> Result<()> {
-        let tensors = [self.weights.values(), &self.optimizer.first, &self.optimizer.second];
-        state::write(&self.state_path(), &self.position, tensors)
+    fn save(&mut self) -> Result<()> {
+        let ranges;
+        let (first, second) = (&self.optimizer.first[..], &self.optimizer.second[..]);
+        let mut arrays = vec![("weights", self.weights.values()), ("first", first), ("second", second)];
+        if let Some(student) = &self.student {
+            ranges = student.flat_ranges();
+            self.position.activations = student.learned();
+            arrays.push(("ranges", &ranges));
+        }
+        state::write(&self.state_path(), &self.position, &arrays)
     }
 
-    fn evaluate(&self) -> Result<Evaluation> {
+    /// The figures of the model that is trained: quantized, if it is to be.
+    fn evaluate(&mut self) -> Result<Evaluation> {
+        if let Some(student) = &mut self.student {
+            student.before_evaluation(self.compute, self.weights.values())?;
+        }
+        match &self.student {
+            Some(student) => self.judge(student.quantization().quantized(), student.quantization().ranges()),
+            None => self.judge(self.weights.values(), None),
+        }
+    }
+
+    fn judge(&self, weights: &[f32], ranges: Option<&ActivationRanges>) -> Result<Evaluation> {
         let Run { bert, dev, labels, .. } = &self.run;
-        let scores = evaluate::scores(bert, self.compute, &self.weights, dev, |_| {})?;
+        let scores = evaluate::scores_with(bert, self.compute, (weights, ranges), dev, |_| {})?;
         let predictions = evaluate::predict(dev, &scores, bert.outputs())?;
         evaluate::score(dev, &predictions, labels)
     }
 
     fn write_best(&self, evaluation: &Evaluation) -> Result<()> {
         let Run { bert, labels, tokenizer, out, .. } = &self.run;
+        if let Some(student) = &self.student {
+            files::write(out, student.quantization())?;
+        }
         update_checkpoint(out, bert.config(), &self.weights, labels.names(), tokenizer)?;
-        let metrics = serde_json::json!({
+        let mut metrics = serde_json::json!({
             "dev": evaluation,
             "epoch": self.position.best.map(|(_, epoch)| epoch),
             "run": self.position.settings,
         });
+        if let Some(before) = self.position.before {
+            metrics["before"] = serde_json::json!(before);
+        }
         atomic::write_file(&out.join("metrics.json"), |writer| writeln!(writer, "{metrics:#}"))?;
         Ok(())
     }

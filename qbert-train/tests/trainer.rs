@@ -4,51 +4,14 @@
 
 mod common;
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use common::training::{Observer, data};
 use common::{compute, goldens};
 use qbert_tasks::{ReadOptions, Task};
 use qbert_train::Error;
-use qbert_train::evaluate::Evaluation;
 use qbert_train::finetune::{Finetune, evaluate, finetune, recipe};
-use qbert_train::trainer::{StepRecord, Watch};
-
-/// Stops a run after some steps, as a crash would: by unwinding out of the middle of it.
-#[derive(Default)]
-struct Observer {
-    stop_after: Option<usize>,
-    losses: Vec<f64>,
-}
-
-struct Stopped;
-
-impl Watch for Observer {
-    fn step(&mut self, record: &StepRecord, _: usize) {
-        self.losses.push(record.loss);
-        if Some(record.step) == self.stop_after {
-            std::panic::resume_unwind(Box::new(Stopped));
-        }
-    }
-
-    fn evaluated(&mut self, _: usize, _: &Evaluation, _: bool) {}
-}
-
-/// A data set that a tiny model can learn: the label says which of two words occurs.
-fn data(home: &Path, name: &str, examples: usize, seed: usize) -> PathBuf {
-    let vocabulary = std::fs::read_to_string(goldens().join("tiny-sequence/vocab.txt")).unwrap();
-    let words: Vec<&str> = vocabulary.lines().filter(|word| word.chars().all(char::is_alphabetic)).collect();
-    let mut text = "sentence\tlabel\n".to_owned();
-    for example in 0..examples {
-        let at = |offset: usize| words[2 + (example * 7 + offset * 5 + seed) % (words.len() - 2)];
-        let label = (example * 13 + seed) % 2;
-        let filler: Vec<&str> = (0..example % 5 + 1).map(at).collect();
-        writeln!(text, "{} {} {}\t{label}", at(9), words[label], filler.join(" ")).unwrap();
-    }
-    let path = home.join(name);
-    std::fs::write(&path, text).unwrap();
-    path
-}
+use qbert_train::trainer::StepRecord;
 
 fn job(home: &Path, out: &str) -> Finetune {
     let mut settings = recipe(Task::Sst2);

@@ -5,6 +5,7 @@
 
 use qbert_model::{Config, Head};
 
+use super::quantized::Quantized;
 use crate::batch::Batch;
 use crate::ops::attention::Heads;
 use crate::ops::residual_norm::Saved;
@@ -30,6 +31,8 @@ pub struct LayerActivations {
     pub pre_activation: Vec<f32>,
     /// The sum under the second LayerNorm.
     pub output: Saved,
+    /// How activations were quantized, where they were. Then `qkv`, `context` and `inner` are quantized values.
+    pub quantized: Option<Quantized>,
 }
 
 /// All buffers of a forward pass.
@@ -47,6 +50,8 @@ pub struct Activations {
     pub layers: Vec<LayerActivations>,
     /// GELU's input `[T, I]`, of the layer just computed; unused where every layer keeps its own.
     pub pre_activation: Vec<f32>,
+    /// The quantized copy of what a matrix reads `[T, H]`; empty where nothing is quantized.
+    pub quantized: Vec<f32>,
     /// Attention's scratch memory.
     pub scratch: Vec<f32>,
     /// First tokens `[B, H]`, for the pooler.
@@ -83,6 +88,21 @@ impl Activations {
     /// The buffer that holds the activations of `layer`.
     pub fn layer_index(&self, layer: usize) -> usize {
         if self.keep { layer } else { 0 }
+    }
+
+    /// Makes room for what quantization adds, or takes it away.
+    pub(super) fn resize_quantized(&mut self, quantized: bool, tokens: usize, hidden: usize) {
+        self.quantized.resize(if quantized { tokens * hidden } else { 0 }, 0.0);
+        for layer in &mut self.layers {
+            if !quantized {
+                layer.quantized = None;
+                continue;
+            }
+            let kept = layer.quantized.get_or_insert_default();
+            let noted = if self.keep { tokens * hidden } else { 0 };
+            kept.qkv_passed.resize(3 * noted, 0);
+            kept.context_passed.resize(noted, 0);
+        }
     }
 
     /// Makes room for a batch.

@@ -2,12 +2,13 @@
 
 use qbert_kernels::{Compute, LayerNormGradients, Start};
 use qbert_model::Head;
+use qbert_quant::ActivationParams;
 
 use super::forward::linear_at;
-use super::{Activations, BackwardBuffers, Bert, LinearSpan, Mode, NormSpan, Place};
+use super::{Activations, BackwardBuffers, Bert, LinearSpan, Mode, NormSpan, Pass, Place, SoftTargets};
 use crate::batch::Batch;
-use crate::ops::linear::{self, LinearGradients};
-use crate::ops::{attention, dropout, embedding, gelu, pooler, residual_norm};
+use crate::ops::linear::{self, Linear, LinearGradients};
+use crate::ops::{attention, distill, dropout, embedding, gelu, pooler, quantize, residual_norm};
 
 /// The gradients of a linear layer in the flat array.
 pub(super) fn linear_gradients<'a>(gradients: &'a mut [f32], span: &LinearSpan) -> LinearGradients<'a> {
@@ -31,6 +32,50 @@ fn pair<'a>(
     (&mut before[first.clone()], &mut after[..second.len()])
 }
 
+/// Adds what a teacher's hidden state adds to the gradient of the student's.
+fn add_hidden_gradient(
+    compute: &Compute,
+    teacher: Option<SoftTargets<'_>>,
+    activations: &Activations,
+    index: usize,
+    d: &mut [f32],
+) {
+    if let Some(SoftTargets { teacher, hidden, .. }) = teacher {
+        let factor = (2.0 * hidden / d.len() as f64) as f32;
+        distill::add_difference(compute, factor, (&activations.hidden[index], &teacher.hidden[index]), d);
+    }
+}
+
+/// What a linear layer reads that is a residual too: the values, and how their quantized copy was made.
+struct Read<'a> {
+    values: &'a [f32],
+    params: Option<ActivationParams>,
+}
+
+impl Read<'_> {
+    /// Adds the gradients of the linear layer, and that of the values to `d_values`, where the residual's is already.
+    /// With quantization the layer has read the copy, which is made again, and the clamp stops gradients of this way
+    /// only, not the residual's: two buffers of the values' size serve for that.
+    fn backward(
+        &self,
+        compute: &Compute,
+        (linear, gradients): (Linear<'_>, LinearGradients<'_>),
+        dy: &[f32],
+        (copy, d_copy): (&mut [f32], &mut [f32]),
+        d_values: &mut [f32],
+    ) {
+        let Some(params) = self.params else {
+            linear::backward_parameters(compute, self.values, dy, gradients);
+            return linear::backward_input(compute, linear, dy, Start::ACCUMULATE, d_values);
+        };
+        quantize::forward(compute, params, self.values, copy);
+        linear::backward_parameters(compute, copy, dy, gradients);
+        linear::backward_input(compute, linear, dy, Start::ZERO, d_copy);
+        quantize::backward(compute, params, self.values, d_copy);
+        compute.add_scaled(1.0, d_copy, d_values);
+    }
+}
+
 impl Bert {
     /// Adds the gradient of the loss to `gradients` (the layout of the weights). [`Bert::forward`] with the same
     /// arguments and [`Bert::loss`] go before.
@@ -41,12 +86,27 @@ impl Bert {
         batch: &Batch,
         mode: Mode,
         activations: &Activations,
+        targets: (&mut BackwardBuffers, &mut [f32]),
+    ) {
+        self.backward_with(Pass { compute, weights, batch, mode }, None, activations, targets);
+    }
+
+    /// The same with a teacher's terms in the loss. What they add to the gradient of the logits is in the buffers
+    /// already, as the loss's own is.
+    pub fn backward_with(
+        &self,
+        pass: Pass<'_>,
+        teacher: Option<SoftTargets<'_>>,
+        activations: &Activations,
         (buffers, gradients): (&mut BackwardBuffers, &mut [f32]),
     ) {
+        let Pass { compute, weights, batch, mode } = pass;
         self.head_backward(compute, weights, batch, mode, activations, (buffers, gradients));
         for layer in (0..self.config.layers).rev() {
-            self.layer_backward(compute, (weights, batch, mode), layer, activations, (buffers, gradients));
+            add_hidden_gradient(compute, teacher, activations, layer + 1, &mut buffers.d_hidden);
+            self.layer_backward((pass, teacher), layer, activations, (buffers, gradients));
         }
+        add_hidden_gradient(compute, teacher, activations, 0, &mut buffers.d_hidden);
         self.embedding_backward(compute, weights, batch, mode, activations, (buffers, gradients));
     }
 
@@ -84,12 +144,12 @@ impl Bert {
     /// From the gradient of a layer's output in `d_hidden` to that of its input, in the same place.
     fn layer_backward(
         &self,
-        compute: &Compute,
-        (weights, batch, mode): (&[f32], &Batch, Mode),
+        (pass, teacher): (Pass<'_>, Option<SoftTargets<'_>>),
         layer: usize,
         activations: &Activations,
         (buffers, gradients): (&mut BackwardBuffers, &mut [f32]),
     ) {
+        let Pass { compute, weights, batch, mode } = pass;
         let spans = &self.spans.layers[layer];
         let kept = &activations.layers[layer];
         let input = &activations.hidden[layer];
@@ -106,8 +166,9 @@ impl Bert {
 
         // inner = gelu(W₁·middle + b₁)
         gelu::backward(compute, &kept.slope, d_inner);
-        linear::backward_parameters(compute, &kept.middle, d_inner, linear_gradients(gradients, &spans.intermediate));
-        linear::backward_input(compute, linear_at(weights, &spans.intermediate), d_inner, Start::ACCUMULATE, d_middle);
+        let read = Read { values: &kept.middle, params: kept.quantized.as_ref().map(|notes| notes.middle) };
+        let intermediate = (linear_at(weights, &spans.intermediate), linear_gradients(gradients, &spans.intermediate));
+        read.backward(compute, intermediate, d_inner, (d_sum, d_dropped), d_middle);
 
         // middle = LayerNorm(dropout(W_o·context + b_o) + input)
         let norm = norm_gradients(gradients, &spans.attention_norm);
@@ -119,17 +180,22 @@ impl Bert {
         linear::backward_input(compute, linear_at(weights, &spans.attention_output), d_projected, Start::ZERO, d_sum);
 
         // context = attention(W_qkv·input + b_qkv); d_sum holds the context's gradient.
+        if let Some(notes) = &kept.quantized {
+            quantize::backward_passed(compute, &notes.context_passed, d_sum);
+        }
         let dropout = self.dropout(mode, Place::Probabilities(layer));
+        let rows = (batch.tokens() * self.config.heads) as f64;
+        let teacher = teacher.map(|t| (&t.teacher.layers[layer].probabilities[..], (t.attention / rows) as f32));
+        let treatment = attention::Treatment { dropout, quantized: kept.quantized.is_some(), teacher };
         let buffers = attention::BackwardBuffers { probabilities: &kept.probabilities, scratch, d_qkv };
-        attention::backward(compute, self.heads(), batch, dropout, (&kept.qkv, d_sum), buffers);
-        linear::backward_parameters(compute, input, d_qkv, linear_gradients(gradients, &spans.attention_inputs));
-        linear::backward_input(
-            compute,
-            linear_at(weights, &spans.attention_inputs),
-            d_qkv,
-            Start::ACCUMULATE,
-            d_hidden,
-        );
+        attention::backward_with(compute, self.heads(), batch, treatment, (&kept.qkv, d_sum), buffers);
+        if let Some(notes) = &kept.quantized {
+            quantize::backward_passed(compute, &notes.qkv_passed, d_qkv);
+        }
+        let read = Read { values: input, params: kept.quantized.as_ref().map(|notes| notes.input) };
+        let span = &spans.attention_inputs;
+        let inputs = (linear_at(weights, span), linear_gradients(gradients, span));
+        read.backward(compute, inputs, d_qkv, (d_sum, d_dropped), d_hidden);
     }
 
     /// From the gradient of the first layer's input to those of the embedding tables.

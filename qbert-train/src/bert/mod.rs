@@ -8,6 +8,7 @@
 mod activations;
 mod backward;
 mod forward;
+mod quantized;
 mod tangent;
 mod weights;
 
@@ -17,6 +18,7 @@ use qbert_kernels::{Compute, DropoutKey};
 use qbert_model::{Config, Head, Layout};
 
 pub use activations::{Activations, BackwardBuffers, LayerActivations};
+pub use quantized::{ActivationQuantizer, ActivationTensor, Quantized};
 pub use tangent::{HessianPass, Point};
 pub use weights::{LayerSpans, LinearSpan, NormSpan, Spans};
 
@@ -43,6 +45,30 @@ pub enum Mode {
         /// Names the micro-batch: no two passes that should differ may share it.
         step: u64,
     },
+}
+
+/// What a pass computes with: everything that both directions are given alike.
+#[derive(Debug, Clone, Copy)]
+pub struct Pass<'a> {
+    /// Kernels and threads.
+    pub compute: &'a Compute,
+    /// All weights in the model's layout, quantized or not.
+    pub weights: &'a [f32],
+    /// The sequences.
+    pub batch: &'a Batch,
+    /// Training or evaluation.
+    pub mode: Mode,
+}
+
+/// A teacher's forward pass over the same batch, and what it adds to the loss of the student ([`crate::ops::distill`]).
+#[derive(Debug, Clone, Copy)]
+pub struct SoftTargets<'a> {
+    /// Every layer's hidden states and probabilities.
+    pub teacher: &'a Activations,
+    /// Weight of the mean square of each hidden state.
+    pub hidden: f64,
+    /// Weight of the mean divergence of each layer's attention.
+    pub attention: f64,
 }
 
 /// The places of dropout in a layer.

@@ -9,6 +9,7 @@
 mod tangent;
 
 use qbert_kernels::{Compute, Kernels, MatMut, MatRef, Start};
+use qbert_quant::ActivationParams;
 
 pub use tangent::{BackwardTangent, ForwardTangent, backward_tangent, forward_tangent};
 
@@ -55,6 +56,19 @@ impl Heads {
     }
 }
 
+/// What happens to the probabilities on their way to the values: first 8 bits each, then dropout.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Treatment<'a> {
+    /// Which are dropped.
+    pub dropout: Option<Dropout>,
+    /// Whether they are rounded to 8 bits ([`ActivationParams::PROBABILITIES`]). All of them lie in the range, so the
+    /// straight-through gradient of this is 1 everywhere.
+    pub quantized: bool,
+    /// A teacher's probabilities of the same batch, and the weight of each row's divergence from them in the loss
+    /// ([`super::distill`]); only the backward pass looks at it.
+    pub teacher: Option<(&'a [f32], f32)>,
+}
+
 /// One sequence's share of a forward pass.
 struct ForwardTask<'a> {
     probabilities: &'a mut [f32],
@@ -69,6 +83,18 @@ pub fn forward(
     heads: Heads,
     batch: &Batch,
     dropout: Option<Dropout>,
+    qkv: &[f32],
+    buffers: ForwardBuffers<'_>,
+) {
+    forward_with(compute, heads, batch, Treatment { dropout, ..Treatment::default() }, qkv, buffers);
+}
+
+/// [`forward`] with quantized probabilities where the treatment says so. Those kept are as the softmax left them.
+pub fn forward_with(
+    compute: &Compute,
+    heads: Heads,
+    batch: &Batch,
+    treatment: Treatment<'_>,
     qkv: &[f32],
     buffers: ForwardBuffers<'_>,
 ) {
@@ -88,7 +114,7 @@ pub fn forward(
     let kernels = compute.kernels();
     compute.threads().for_each_item(&mut tasks, |sequence, task| {
         let rows = batch.sequence(sequence);
-        forward_sequence(kernels, heads, dropout, &qkv[rows.start * 3 * hidden..rows.end * 3 * hidden], task);
+        forward_sequence(kernels, heads, treatment, &qkv[rows.start * 3 * hidden..rows.end * 3 * hidden], task);
     });
 }
 
@@ -106,7 +132,7 @@ pub struct ForwardBuffers<'a> {
 fn forward_sequence(
     kernels: Kernels,
     heads: Heads,
-    dropout: Option<Dropout>,
+    treatment: Treatment<'_>,
     rows: &[f32],
     task: &mut ForwardTask<'_>,
 ) {
@@ -118,27 +144,27 @@ fn forward_sequence(
         let [query, key, value] = heads.parts(rows, head);
         kernels.gemm_nt(query, key, Start::ZERO, MatMut::new(probabilities, length, length));
         kernels.softmax(probabilities, length, heads.scale());
-        let kept = dropped(kernels, dropout, probabilities, task.scratch, task.first_probability + head * square);
+        let offset = task.first_probability + head * square;
+        let kept = treatment.apply(kernels, probabilities, task.scratch, offset);
         let columns = head * heads.width..(head + 1) * heads.width;
         kernels.gemm_nn(MatRef::new(kept, length, length), value, Start::ZERO, context.block(0..length, columns));
     }
 }
 
-/// The probabilities after dropout: themselves, or a masked copy in `scratch`.
-fn dropped<'a>(
-    kernels: Kernels,
-    dropout: Option<Dropout>,
-    probabilities: &'a [f32],
-    scratch: &'a mut [f32],
-    offset: usize,
-) -> &'a [f32] {
-    match dropout {
-        None => probabilities,
-        Some(dropout) => {
-            scratch.copy_from_slice(probabilities);
-            dropout.apply_part(kernels, scratch, offset);
-            scratch
+impl Treatment<'_> {
+    /// The treated probabilities: themselves, or a copy in `scratch`.
+    fn apply<'a>(self, kernels: Kernels, probabilities: &'a [f32], scratch: &'a mut [f32], offset: usize) -> &'a [f32] {
+        if self.dropout.is_none() && !self.quantized {
+            return probabilities;
         }
+        scratch.copy_from_slice(probabilities);
+        if self.quantized {
+            ActivationParams::PROBABILITIES.fake_quantize(scratch);
+        }
+        if let Some(dropout) = self.dropout {
+            dropout.apply_part(kernels, scratch, offset);
+        }
+        scratch
     }
 }
 
@@ -169,6 +195,18 @@ pub fn backward(
     (qkv, d_context): (&[f32], &[f32]),
     buffers: BackwardBuffers<'_>,
 ) {
+    backward_with(compute, heads, batch, Treatment { dropout, ..Treatment::default() }, (qkv, d_context), buffers);
+}
+
+/// The same after [`forward_with`].
+pub fn backward_with(
+    compute: &Compute,
+    heads: Heads,
+    batch: &Batch,
+    treatment: Treatment<'_>,
+    (qkv, d_context): (&[f32], &[f32]),
+    buffers: BackwardBuffers<'_>,
+) {
     let hidden = heads.hidden();
     let rows_of_gradient = split_by_sequence(buffers.d_qkv, batch, 3 * hidden);
     let mut rest = buffers.scratch;
@@ -186,16 +224,17 @@ pub fn backward(
         let range = batch.sequence(sequence);
         let rows = &qkv[range.start * 3 * hidden..range.end * 3 * hidden];
         let d_context = MatRef::new(&d_context[range.start * hidden..range.end * hidden], range.len(), hidden);
-        backward_sequence(kernels, heads, dropout, (rows, d_context, probabilities), task);
+        backward_sequence(kernels, heads, treatment, (rows, d_context, probabilities), task);
     });
 }
 
 /// With `P` the probabilities, `M` the dropout mask, `C = (P∘M)·V`:
+/// (`Q(P)∘M` in the place of `P∘M` where probabilities are quantized),
 /// `dV = (P∘M)ᵀ·dC`, `dP = M∘(dC·Vᵀ)`, `dS = scale·P∘(dP − Σ P·dP)`, `dQ = dS·K`, `dK = dSᵀ·Q`.
 fn backward_sequence(
     kernels: Kernels,
     heads: Heads,
-    dropout: Option<Dropout>,
+    treatment: Treatment<'_>,
     (rows, d_context, probabilities): (&[f32], MatRef<'_>, &[f32]),
     task: &mut BackwardTask<'_>,
 ) {
@@ -210,13 +249,19 @@ fn backward_sequence(
         let columns = head * heads.width..(head + 1) * heads.width;
         let part = |third: usize| third * hidden + columns.start..third * hidden + columns.end;
         let d_context = d_context.block(0..length, columns.clone());
-        let kept = dropped(kernels, dropout, own, masked, offset);
+        let kept = treatment.apply(kernels, own, masked, offset);
         kernels.gemm_tn(MatRef::new(kept, length, length), d_context, Start::ZERO, d_rows.block(0..length, part(2)));
         kernels.gemm_nt(d_context, value, Start::ZERO, MatMut::new(d_scores, length, length));
-        if let Some(dropout) = dropout {
+        if let Some(dropout) = treatment.dropout {
             dropout.apply_part(kernels, d_scores, offset);
         }
         kernels.softmax_backward(own, d_scores, length, heads.scale());
+        if let Some((teacher, weight)) = treatment.teacher {
+            let pairs = own.iter().zip(&teacher[offset..offset + square]);
+            for (d, (s, t)) in d_scores.iter_mut().zip(pairs) {
+                *d += weight * heads.scale() * (s - t);
+            }
+        }
         let d_scores = MatRef::new(d_scores, length, length);
         kernels.gemm_nn(d_scores, key, Start::ZERO, d_rows.block(0..length, part(0)));
         kernels.gemm_tn(d_scores, query, Start::ZERO, d_rows.block(0..length, part(1)));

@@ -120,3 +120,40 @@ fn term_tangent(x: &[f32], tangent: &mut [f32], first: usize, step: usize, weigh
         *t = (weight * p * (f64::from(*t) - mean)) as f32;
     }
 }
+
+/// The elements of the logits that one softmax runs over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Softmax {
+    first: usize,
+    step: usize,
+    count: usize,
+}
+
+impl Softmax {
+    pub(super) fn indices(self) -> impl Iterator<Item = usize> {
+        (0..self.count).map(move |index| self.first + index * self.step)
+    }
+
+    /// Probabilities of the logits over a temperature, and their logarithms.
+    pub(super) fn of(self, logits: &[f32], temperature: f64) -> (Vec<f64>, Vec<f64>) {
+        let scaled: Vec<f64> = self.indices().map(|index| f64::from(logits[index]) / temperature).collect();
+        let max = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let log_sum = max + scaled.iter().map(|v| (v - max).exp()).sum::<f64>().ln();
+        let logarithms: Vec<f64> = scaled.iter().map(|v| v - log_sum).collect();
+        (logarithms.iter().map(|v| v.exp()).collect(), logarithms)
+    }
+}
+
+/// The softmaxes whose mean the cross-entropy of a batch is.
+pub(super) fn softmaxes(batch: &Batch, labels: usize) -> Vec<Softmax> {
+    let row = |index: usize| Softmax { first: index * labels, step: 1, count: labels };
+    match &batch.targets {
+        Targets::None => Vec::new(),
+        Targets::Sequences(targets) => (0..targets.len()).map(row).collect(),
+        Targets::Tokens(targets) => (0..targets.len()).filter(|&token| targets[token].is_some()).map(row).collect(),
+        Targets::Spans(_) => {
+            let ends = batch.ranges().flat_map(|range| [0, 1].map(|end| (range.clone(), end)));
+            ends.map(|(range, end)| Softmax { first: 2 * range.start + end, step: 2, count: range.len() }).collect()
+        }
+    }
+}

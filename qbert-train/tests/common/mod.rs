@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
 pub(crate) mod derivative;
+pub(crate) mod training;
 
 use std::path::{Path, PathBuf};
 

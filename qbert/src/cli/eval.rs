@@ -6,14 +6,14 @@ use clap::Args;
 use qbert::Result;
 use qbert::tasks::Dataset;
 use qbert::train::evaluate::{Details, Evaluation, Predictions};
-use qbert::train::finetune::{Evaluated, evaluate};
+use qbert::train::finetune::{Evaluate, Evaluated, evaluate};
 
 use super::progress::Progress;
 use super::reading::Reading;
 use super::table::Table;
 use super::{compute, json, model};
 
-/// Evaluate a fine-tuned model on a data file.
+/// Evaluate a fine-tuned or quantized model on a data file.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -31,6 +31,9 @@ pub(crate) struct Options {
     data: PathBuf,
     #[command(flatten)]
     reading: Reading,
+    /// Of a quantized checkpoint, evaluate the f32 masters instead of the quantized model.
+    #[arg(long, help_heading = "Run")]
+    masters: bool,
     /// Write what the model answered to this file.
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     predictions: Option<PathBuf>,
@@ -49,7 +52,8 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let mut progress = Progress::new("eval", quiet);
     let reading = options.reading.options(true)?;
     let data = (options.data.as_path(), &reading);
-    let found = evaluate(&directory, task, data, max_len, &compute, |done, total| progress.at(done, total, ""))?;
+    let model = Evaluate { model: &directory, masters: options.masters };
+    let found = evaluate(model, task, data, max_len, &compute, |done, total| progress.at(done, total, ""))?;
     drop(progress);
     if let Some(path) = &options.predictions {
         write_predictions(path, &found)?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use qbert::Result;
 use qbert::train::finetune::{Finetune, finetune, recipe};
+use qbert::train::trainer::Settings;
 
 use super::progress::Progress;
 use super::reading::Reading;
@@ -54,7 +55,7 @@ pub(crate) struct Options {
 /// What is not given is the task's own recipe.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Recipe (the task's own if not given)")]
-struct Recipe {
+pub(crate) struct Recipe {
     /// Passes over the data.
     #[arg(long)]
     epochs: Option<usize>,
@@ -81,18 +82,24 @@ struct Recipe {
     seed: Option<u64>,
 }
 
+impl Recipe {
+    /// What was given takes the place of the task's own.
+    pub(crate) fn apply(&self, settings: &mut Settings) {
+        settings.epochs = self.epochs.unwrap_or(settings.epochs);
+        settings.batch = self.batch.unwrap_or(settings.batch);
+        settings.accumulate = self.accumulate.unwrap_or(settings.accumulate);
+        settings.warmup = self.warmup.unwrap_or(settings.warmup);
+        settings.seed = self.seed.unwrap_or(settings.seed);
+        settings.optimizer.learning_rate = self.lr.unwrap_or(settings.optimizer.learning_rate);
+        settings.optimizer.weight_decay = self.weight_decay.unwrap_or(settings.optimizer.weight_decay);
+        settings.optimizer.clip = self.clip.unwrap_or(settings.optimizer.clip);
+    }
+}
+
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let task = options.reading.task()?;
     let mut settings = recipe(task);
-    let given = &options.recipe;
-    settings.epochs = given.epochs.unwrap_or(settings.epochs);
-    settings.batch = given.batch.unwrap_or(settings.batch);
-    settings.accumulate = given.accumulate.unwrap_or(settings.accumulate);
-    settings.warmup = given.warmup.unwrap_or(settings.warmup);
-    settings.seed = given.seed.unwrap_or(settings.seed);
-    settings.optimizer.learning_rate = given.lr.unwrap_or(settings.optimizer.learning_rate);
-    settings.optimizer.weight_decay = given.weight_decay.unwrap_or(settings.optimizer.weight_decay);
-    settings.optimizer.clip = given.clip.unwrap_or(settings.optimizer.clip);
+    options.recipe.apply(&mut settings);
     let job = Finetune {
         model: model::directory(&options.model, quiet)?,
         task,

@@ -14,6 +14,7 @@ mod landscape;
 mod model;
 mod plan;
 mod progress;
+mod quantize;
 mod reading;
 mod table;
 
@@ -30,6 +31,7 @@ Examples:
   qbert plan --model minilm --bits 2 --out plan.toml   bits for every part, to read and edit
   qbert data --task sst2 --model minilm train.tsv      what is in a data file, checked by line
   qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned
+  qbert quantize --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --out small
   qbert eval tuned --task sst2 --data dev.tsv
   qbert analyze --model tuned --task sst2 --data train.tsv --out analysis
 
@@ -53,6 +55,7 @@ enum Verb {
     Plan(plan::Options),
     Data(data::Options),
     Finetune(finetune::Options),
+    Quantize(quantize::Options),
     Eval(eval::Options),
     Analyze(analyze::Options),
     Landscape(landscape::Options),
@@ -68,6 +71,7 @@ pub(crate) fn main() -> ExitCode {
         Verb::Plan(options) => plan::run(&options, arguments.quiet),
         Verb::Data(options) => data::run(&options, arguments.quiet),
         Verb::Finetune(options) => finetune::run(&options, arguments.quiet),
+        Verb::Quantize(options) => quantize::run(&options, arguments.quiet),
         Verb::Eval(options) => eval::run(&options, arguments.quiet),
         Verb::Analyze(options) => analyze::run(&options, arguments.quiet),
         Verb::Landscape(options) => landscape::run(&options, arguments.quiet),

@@ -4,7 +4,7 @@
 //! remembers how it came about; [`report`] says it.
 
 mod flags;
-mod make;
+pub(super) mod make;
 mod report;
 mod sensitivity;
 

@@ -20,6 +20,8 @@ pub(crate) struct Progress {
     begun: Option<(Instant, usize)>,
     last_line: Instant,
     loss: f64,
+    /// The full-precision model's figure, where there is one to compare with.
+    reference: Option<f64>,
 }
 
 impl Progress {
@@ -33,7 +35,7 @@ impl Progress {
             bar.set_prefix(what);
             bar
         });
-        Self { bar, quiet, what, begun: None, last_line: Instant::now(), loss: f64::NAN }
+        Self { bar, quiet, what, begun: None, last_line: Instant::now(), loss: f64::NAN, reference: None }
     }
 
     /// `done` of `total` are done; `message` says how it goes.
@@ -82,9 +84,16 @@ impl Watch for Progress {
         self.at(record.step, total, &message);
     }
 
+    fn full_precision(&mut self, evaluation: &Evaluation) {
+        self.reference = Some(evaluation.value);
+        self.say(&format!("full precision: dev {} {:.2}", evaluation.metric, evaluation.value));
+    }
+
     fn evaluated(&mut self, epoch: usize, evaluation: &Evaluation, best: bool) {
-        let note = if best { ", the best so far" } else { "" };
-        self.say(&format!("epoch {epoch}: dev {} {:.2}{note}", evaluation.metric, evaluation.value));
+        let note = if best && epoch > 0 { ", the best so far" } else { "" };
+        let drop = self.reference.map_or(String::new(), |full| format!(" ({:+.2})", evaluation.value - full));
+        let when = if epoch == 0 { "quantized, not trained".to_owned() } else { format!("epoch {epoch}") };
+        self.say(&format!("{when}: dev {} {:.2}{drop}{note}", evaluation.metric, evaluation.value));
     }
 }
 

@@ -118,7 +118,7 @@ fn precision(flag: &str, bits: u32) -> Result<Precision> {
     Precision::from_number(i64::from(bits)).map_err(|error| Error::from(error).of_flag(flag))
 }
 
-fn parse<T: std::str::FromStr<Err = qbert::quant::Error>>(flag: &str, text: &str) -> Result<T> {
+pub(crate) fn parse<T: std::str::FromStr<Err = qbert::quant::Error>>(flag: &str, text: &str) -> Result<T> {
     text.parse().map_err(|error| Error::from(error).of_flag(flag))
 }
 

@@ -1,0 +1,99 @@
+//! Activation quantization as the model sees it: which tensors there are, and who says how they are quantized.
+//!
+//! Every matrix product of an encoder layer reads 8-bit operands (paper, Tab. 1: activations have 8 bits in every
+//! quantized model), attention's two included. Residuals, LayerNorm, softmax, GELU, pooler and head compute in f32, and
+//! a residual is the value itself, not its quantized copy.
+//!
+//! A pass with a quantizer leaves behind what its backward pass needs to know ([`Quantized`]), so that there is one
+//! backward pass for both kinds.
+
+use qbert_kernels::{Compute, MatRef};
+use qbert_quant::ActivationParams;
+
+/// The quantized activation tensors of an encoder layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ActivationTensor {
+    /// The hidden state that enters `W_q`, `W_k` and `W_v`.
+    Input,
+    /// Queries, with their bias.
+    Query,
+    /// Keys.
+    Key,
+    /// Values.
+    Value,
+    /// Attention probabilities; always [`ActivationParams::PROBABILITIES`].
+    Probabilities,
+    /// Attention's result, entering `W_o`.
+    Context,
+    /// The first LayerNorm's output, entering the first feed-forward matrix.
+    Middle,
+    /// GELU's output, entering the second feed-forward matrix.
+    Inner,
+}
+
+impl ActivationTensor {
+    /// All eight, in the order the data goes.
+    pub const ALL: [Self; 8] = [
+        Self::Input,
+        Self::Query,
+        Self::Key,
+        Self::Value,
+        Self::Probabilities,
+        Self::Context,
+        Self::Middle,
+        Self::Inner,
+    ];
+
+    /// The name in files; with its layer `layer.3.inner`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Input => "input",
+            Self::Query => "query",
+            Self::Key => "key",
+            Self::Value => "value",
+            Self::Probabilities => "probabilities",
+            Self::Context => "context",
+            Self::Middle => "middle",
+            Self::Inner => "inner",
+        }
+    }
+
+    /// Whether its range comes from the data.
+    pub fn is_learned(self) -> bool {
+        self != Self::Probabilities
+    }
+}
+
+/// Whoever says how activations are quantized.
+pub trait ActivationQuantizer {
+    /// How to quantize this tensor, whose values in this pass are `values`: one row per token.
+    ///
+    /// Called once per layer and learned tensor in the order of the data, never for probabilities.
+    fn params(
+        &mut self,
+        compute: &Compute,
+        layer: usize,
+        tensor: ActivationTensor,
+        values: MatRef<'_>,
+    ) -> ActivationParams;
+}
+
+/// What the backward pass of a quantized layer needs, beyond what it keeps anyway.
+#[derive(Debug, Clone)]
+pub struct Quantized {
+    /// How the layer's input was quantized.
+    pub input: ActivationParams,
+    /// How the first LayerNorm's output was quantized.
+    pub middle: ActivationParams,
+    /// Which queries, keys and values the clamp left alone `[T, 3H]`; empty in evaluation.
+    pub qkv_passed: Vec<u8>,
+    /// The same of the context `[T, H]`.
+    pub context_passed: Vec<u8>,
+}
+
+impl Default for Quantized {
+    fn default() -> Self {
+        let (input, middle) = (ActivationParams::ZERO, ActivationParams::ZERO);
+        Self { input, middle, qkv_passed: Vec::new(), context_passed: Vec::new() }
+    }
+}

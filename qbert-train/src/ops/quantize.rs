@@ -1,0 +1,95 @@
+//! Fake quantization of activations and its straight-through gradient (paper, §3.1 and App. A).
+//!
+//! The arithmetic is [`ActivationParams`]; here it is laid over tensors and threads. A gradient passes where the clamp
+//! left the value alone. Where the value itself is kept anyway (the input of a layer is also its residual) the backward
+//! pass looks at it again; where the quantized value takes its place, the forward pass notes who passed, one byte each.
+//!
+//! Not for weights: those are [`crate::qat`]'s, which quantizes them before the model sees them.
+
+use qbert_kernels::{CHUNK, Compute, ROW_CHUNK};
+use qbert_quant::ActivationParams;
+
+/// `out = Q(x)`.
+pub fn forward(compute: &Compute, params: ActivationParams, x: &[f32], out: &mut [f32]) {
+    compute.threads().for_each_chunk([out], [CHUNK], |chunk, [out]| {
+        let x = &x[chunk * CHUNK..chunk * CHUNK + out.len()];
+        for (out, &x) in out.iter_mut().zip(x) {
+            *out = params.round_trip(x);
+        }
+    });
+}
+
+/// Sets the gradient of `x` to zero where the clamp acted on it.
+pub fn backward(compute: &Compute, params: ActivationParams, x: &[f32], d: &mut [f32]) {
+    compute.threads().for_each_chunk([d], [CHUNK], |chunk, [d]| {
+        let x = &x[chunk * CHUNK..chunk * CHUNK + d.len()];
+        for (d, &x) in d.iter_mut().zip(x) {
+            *d = if params.passes(x) { *d } else { 0.0 };
+        }
+    });
+}
+
+/// Some rows, with what is noted of them.
+struct Rows<'a> {
+    values: &'a mut [f32],
+    passed: &'a mut [u8],
+}
+
+/// `x ← Q(x)` for rows of `width` values that are parts of equal width, each with params of its own (query, key and
+/// value lie side by side). `passed` gets a 1 for every value the clamp left alone; it is empty where nobody asks.
+pub fn forward_in_place<const PARTS: usize>(
+    compute: &Compute,
+    params: [ActivationParams; PARTS],
+    width: usize,
+    x: &mut [f32],
+    passed: &mut [u8],
+) {
+    let length = ROW_CHUNK * width;
+    let mut masks = passed.chunks_mut(length);
+    let parts = x.chunks_mut(length);
+    let mut tasks: Vec<Rows<'_>> =
+        parts.map(|values| Rows { values, passed: masks.next().unwrap_or_default() }).collect();
+    compute.threads().for_each_item(&mut tasks, |_, Rows { values, passed }| {
+        let part = width / PARTS;
+        if !passed.is_empty() {
+            for (values, passed) in values.chunks_exact(width).zip(passed.chunks_exact_mut(width)) {
+                for (params, (values, passed)) in
+                    params.iter().zip(values.chunks_exact(part).zip(passed.chunks_exact_mut(part)))
+                {
+                    for (passed, &value) in passed.iter_mut().zip(values) {
+                        *passed = u8::from(params.passes(value));
+                    }
+                }
+            }
+        }
+        for values in values.chunks_exact_mut(width) {
+            for (params, values) in params.iter().zip(values.chunks_exact_mut(part)) {
+                params.fake_quantize(values);
+            }
+        }
+    });
+}
+
+/// Sets to zero the gradients of what did not pass in [`forward_in_place`].
+pub fn backward_passed(compute: &Compute, passed: &[u8], d: &mut [f32]) {
+    compute.threads().for_each_chunk([d], [CHUNK], |chunk, [d]| {
+        let passed = &passed[chunk * CHUNK..chunk * CHUNK + d.len()];
+        for (d, &passed) in d.iter_mut().zip(passed) {
+            *d = if passed != 0 { *d } else { 0.0 };
+        }
+    });
+}
+
+/// `x ← Q(x)` for the output of GELU, whose `slope` becomes zero where the clamp acted: the backward pass multiplies by
+/// it anyway. Without a slope (evaluation) give an empty slice.
+pub fn forward_with_slope(compute: &Compute, params: ActivationParams, x: &mut [f32], slope: &mut [f32]) {
+    if slope.is_empty() {
+        return compute.threads().for_each_chunk([x], [CHUNK], |_, [x]| params.fake_quantize(x));
+    }
+    compute.threads().for_each_chunk([x, slope], [CHUNK; 2], |_, [x, slope]| {
+        for (x, slope) in x.iter_mut().zip(slope) {
+            *slope = if params.passes(*x) { *slope } else { 0.0 };
+            *x = params.round_trip(*x);
+        }
+    });
+}

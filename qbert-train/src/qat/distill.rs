@@ -1,0 +1,112 @@
+//! Distillation from the full-precision model (not in the paper; off where its tables are reproduced).
+//!
+//! The teacher is the model that is being quantized, as it came in. One evaluation pass of it per batch gives soft
+//! answers, hidden states and attention probabilities, and the student is trained towards them ([`crate::ops::distill`]
+//! defines the terms). It needs the memory of a second model and about a third of a step's time.
+
+use qbert_kernels::Compute;
+use serde::{Deserialize, Serialize};
+
+use crate::batch::Batch;
+use crate::bert::{Activations, BackwardBuffers, Bert, Mode, SoftTargets};
+use crate::error::{Error, Result};
+use crate::ops::distill;
+
+/// The weights of the terms of the loss.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Distillation {
+    /// Of the labels' cross-entropy.
+    pub labels: f64,
+    /// Of the teacher's answers.
+    pub answers: f64,
+    /// Of each hidden state, the embedding's included.
+    pub hidden: f64,
+    /// Of each layer's attention.
+    pub attention: f64,
+    /// Divides the logits of both before their answers are compared.
+    pub temperature: f64,
+}
+
+impl Default for Distillation {
+    fn default() -> Self {
+        Self { labels: 1.0, answers: 1.0, hidden: 1.0, attention: 1.0, temperature: 1.0 }
+    }
+}
+
+impl Distillation {
+    /// Refuses weights that make no sense.
+    ///
+    /// # Errors
+    /// A weight that is negative or no number, or a temperature that is not above 0.
+    pub fn check(&self) -> Result<()> {
+        for weight in [self.labels, self.answers, self.hidden, self.attention] {
+            if !(weight >= 0.0 && weight.is_finite()) {
+                let rule = "a weight of the loss is a number from 0 up";
+                return Err(Error::Setting { name: "--distill", value: weight.to_string(), rule });
+            }
+        }
+        if !(self.temperature > 0.0 && self.temperature.is_finite()) {
+            let rule = "the temperature must be above 0";
+            return Err(Error::Setting { name: "--distill", value: self.temperature.to_string(), rule });
+        }
+        Ok(())
+    }
+}
+
+/// The full-precision model.
+#[derive(Debug)]
+pub struct Teacher {
+    settings: Distillation,
+    weights: Vec<f32>,
+    activations: Activations,
+}
+
+/// The loss of a student.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DistilledLoss {
+    /// All terms, weighted.
+    pub total: f64,
+    /// The labels' cross-entropy alone.
+    pub labels: f64,
+}
+
+impl Teacher {
+    /// A teacher with these weights, in the student's layout.
+    pub fn new(weights: Vec<f32>, settings: Distillation) -> Self {
+        Self { settings, weights, activations: Activations::for_training() }
+    }
+
+    /// Looks at a batch: one pass in evaluation mode.
+    pub fn look(&mut self, bert: &Bert, compute: &Compute, batch: &Batch) {
+        bert.forward(compute, &self.weights, batch, Mode::Evaluate, &mut self.activations);
+    }
+
+    /// The student's loss on the batch last looked at; the gradient of its logits times `scale` goes to `buffers`.
+    pub fn loss(
+        &self,
+        bert: &Bert,
+        (compute, batch): (&Compute, &Batch),
+        student: &Activations,
+        scale: f64,
+        buffers: &mut BackwardBuffers,
+    ) -> DistilledLoss {
+        let Distillation { labels, answers, hidden, attention, temperature } = self.settings;
+        let own = bert.loss(batch, student, scale * labels, buffers).mean;
+        let logits = (&student.logits[..], &self.activations.logits[..]);
+        let softening = (temperature, scale * answers);
+        let soft = distill::answers(logits, batch, bert.outputs(), softening, &mut buffers.d_logits);
+        let states = student.hidden.iter().zip(&self.activations.hidden);
+        let states: f64 = states.map(|(s, t)| distill::mean_square(compute, s, t)).sum();
+        let rows = (batch.tokens() * bert.config().heads) as f64;
+        let layers = student.layers.iter().zip(&self.activations.layers);
+        let divergence: f64 =
+            layers.map(|(s, t)| distill::divergence(compute, &s.probabilities, &t.probabilities) / rows).sum();
+        DistilledLoss { total: labels * own + answers * soft + hidden * states + attention * divergence, labels: own }
+    }
+
+    /// What the backward pass is told.
+    pub fn targets(&self, scale: f64) -> SoftTargets<'_> {
+        let Distillation { hidden, attention, .. } = self.settings;
+        SoftTargets { teacher: &self.activations, hidden: scale * hidden, attention: scale * attention }
+    }
+}

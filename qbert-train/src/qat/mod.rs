@@ -1,0 +1,160 @@
+//! Quantization-aware fine-tuning (paper, §3.1–3.3): f32 masters, quantized copies in every pass, straight-through
+//! gradients back to the masters.
+//!
+//! The model itself is [`crate::bert`], told nothing of plans: it is handed quantized weights and somebody to ask about
+//! activations. [`weights`] makes those weights from the masters, [`activations`] learns the ranges of activations, and
+//! [`Quantization`] holds both together with the plan. What is trained is what integer inference computes: the
+//! arithmetic is `qbert-quant`'s throughout, to the bit.
+//!
+//! [`method`] lists the methods of the paper by name, [`distill`] is what later work adds, [`student`] is what the
+//! trainer calls, [`files`] says what a quantized checkpoint is on disk, [`run`] goes from files to files.
+
+pub mod activations;
+pub mod distill;
+pub mod files;
+pub mod method;
+pub mod run;
+pub mod student;
+pub mod weights;
+
+use qbert_kernels::Compute;
+use qbert_model::{Config, Layout};
+use qbert_quant::{Plan, Precision};
+
+use crate::batch::Batch;
+use crate::bert::{Activations, Bert, Pass};
+use crate::error::{Error, Result};
+use activations::{ActivationRanges, RangeLearner};
+use weights::{UsedRows, WeightQuantizer};
+
+/// `[task(0), …, task(tasks - 1)]` over all threads, for results without a default.
+fn map<T: Send + Clone>(compute: &Compute, tasks: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    compute.threads().map(tasks, |index| Some(task(index))).into_iter().flatten().collect()
+}
+
+/// A plan at work on a model: weight ranges, activation ranges, and the quantized copy of the weights.
+#[derive(Debug)]
+pub struct Quantization {
+    plan: Plan,
+    weights: WeightQuantizer,
+    activations: Option<RangeLearner>,
+    /// The weights that passes compute with, in the layout of the masters. Rows of embedding tables are current only
+    /// where the batches of the step use them.
+    copy: Vec<f32>,
+}
+
+impl Quantization {
+    /// Prepares a plan for a model: checks that it fits, finds no ranges yet.
+    ///
+    /// # Errors
+    /// A plan for another number of layers, groups that a matrix does not have, an activation width other than 8 and 32.
+    pub fn new(plan: Plan, config: &Config, layout: &Layout) -> Result<Self> {
+        let weights = WeightQuantizer::new(&plan, config, layout)?;
+        let activations = match plan.activation().bits {
+            Precision::Full => None,
+            Precision::Bits(width) if width.get() == 8 => {
+                Some(RangeLearner::new(config.layers, plan.activation().range))
+            }
+            Precision::Bits(width) => {
+                let rule = "activations are quantized to 8 bits, or left in f32 with 32";
+                return Err(Error::Setting { name: "[activation] bits", value: width.to_string(), rule });
+            }
+        };
+        Ok(Self { plan, weights, activations, copy: vec![0.0; layout.len()] })
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The quantizer of the weights.
+    pub fn weights(&self) -> &WeightQuantizer {
+        &self.weights
+    }
+
+    /// The quantizer of the weights, to set ranges that were stored.
+    pub fn weights_mut(&mut self) -> &mut WeightQuantizer {
+        &mut self.weights
+    }
+
+    /// What is known of activation ranges; `None` where activations stay in f32.
+    pub fn activations(&self) -> Option<&RangeLearner> {
+        self.activations.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub fn activations_mut(&mut self) -> Option<&mut RangeLearner> {
+        self.activations.as_mut()
+    }
+
+    /// The ranges of activations as they are now, for passes that learn nothing.
+    pub fn ranges(&self) -> Option<&ActivationRanges> {
+        self.activations.as_ref().map(RangeLearner::ranges)
+    }
+
+    /// Finds the range of every group from scratch and quantizes all weights.
+    ///
+    /// # Errors
+    /// A weight that is NaN, infinite or absurdly large; the error names the site.
+    pub fn fit(&mut self, compute: &Compute, masters: &[f32]) -> Result<()> {
+        self.weights.fit(compute, masters)?;
+        self.weights.quantize(compute, masters, None, &mut self.copy)
+    }
+
+    /// Before an optimizer step: brings ranges up to date and quantizes what the batches use.
+    ///
+    /// # Errors
+    /// As [`Quantization::fit`].
+    pub fn before_step(&mut self, compute: &Compute, masters: &[f32], step: usize, used: &UsedRows) -> Result<()> {
+        self.weights.follow(compute, masters, step)?;
+        self.weights.quantize(compute, masters, Some(used), &mut self.copy)
+    }
+
+    /// Before an evaluation: brings every range up to date and quantizes all weights.
+    ///
+    /// # Errors
+    /// As [`Quantization::fit`].
+    pub fn before_evaluation(&mut self, compute: &Compute, masters: &[f32]) -> Result<()> {
+        self.weights.refine(compute, masters)?;
+        self.weights.quantize(compute, masters, None, &mut self.copy)
+    }
+
+    /// The weights to compute with, as the last call of the above left them.
+    pub fn quantized(&self) -> &[f32] {
+        &self.copy
+    }
+
+    /// A forward pass of the quantized model. Learns ranges of activations unless they are frozen.
+    ///
+    /// # Errors
+    /// An activation whose range is to be learned and that is no number.
+    pub fn forward(&mut self, bert: &Bert, pass: QuantizedPass<'_>, activations: &mut Activations) -> Result<()> {
+        let QuantizedPass { compute, batch, mode } = pass;
+        let pass = Pass { compute, weights: &self.copy, batch, mode };
+        match &mut self.activations {
+            None => bert.forward_with(pass, None, activations),
+            Some(learner) => {
+                bert.forward_with(pass, Some(learner), activations);
+                learner.check()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// After the backward passes of a step: the gradients of the quantized weights become those of the masters.
+    pub fn after_backward(&self, compute: &Compute, masters: &[f32], used: &UsedRows, gradients: &mut [f32]) {
+        self.weights.straight_through(compute, masters, used, gradients);
+    }
+}
+
+/// A [`Pass`] without its weights, which the quantization has.
+#[derive(Debug, Clone, Copy)]
+pub struct QuantizedPass<'a> {
+    /// Kernels and threads.
+    pub compute: &'a Compute,
+    /// The sequences.
+    pub batch: &'a Batch,
+    /// Training or evaluation.
+    pub mode: crate::bert::Mode,
+}

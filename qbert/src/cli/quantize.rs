@@ -1,0 +1,165 @@
+//! `qbert quantize`: a fine-tuned checkpoint and a plan in, a quantized checkpoint out, trained or only calibrated.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use qbert::Result;
+use qbert::quant::RangeMethod;
+use qbert::train::finetune::Finetune;
+use qbert::train::qat::distill::Distillation;
+use qbert::train::qat::run::{Quantize, quantize, recipe};
+use qbert::train::qat::student::QatSettings;
+use qbert::train::trainer::Outcome;
+
+use super::finetune::Recipe;
+use super::progress::Progress;
+use super::reading::Reading;
+use super::{compute, json, model, plan};
+
+/// Quantize a fine-tuned checkpoint by a plan, with quantization-aware training.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qbert quantize --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --out small
+  qbert quantize … --epochs 0              ranges only: no training, done in seconds
+  qbert quantize … --range min-max --no-distill           as the paper did it
+  qbert quantize … --resume                go on after an interruption, to the same bytes
+
+The output directory is a Hugging Face checkpoint of the f32 masters with plan.toml, the weights'
+ranges and the activations' beside it. `qbert eval` takes it as the quantized model it is.")]
+pub(crate) struct Options {
+    /// Checkpoint directory with the task's head, or a hub id.
+    #[arg(long)]
+    model: String,
+    /// What is quantized how: a file that `qbert plan` wrote.
+    #[arg(long, value_name = "FILE")]
+    plan: PathBuf,
+    /// Files to learn from.
+    #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
+    train: Vec<PathBuf>,
+    /// File to judge the epochs by.
+    #[arg(long, value_name = "FILE")]
+    dev: PathBuf,
+    /// Directory to write.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
+    recipe: Recipe,
+    #[command(flatten)]
+    ranges: Ranges,
+    #[command(flatten)]
+    teacher: Teacher,
+    /// Take only the first N training examples.
+    #[arg(long, value_name = "N", help_heading = "Run")]
+    max_train: Option<usize>,
+    /// Threads; as many as there are cores if not given.
+    #[arg(long, help_heading = "Run")]
+    threads: Option<usize>,
+    /// Continue an interrupted run.
+    #[arg(long, help_heading = "Run")]
+    resume: bool,
+    /// Print the outcome as JSON.
+    #[arg(long, help_heading = "Run")]
+    json: bool,
+}
+
+/// Where ranges come from.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Ranges")]
+struct Ranges {
+    /// Ranges of all weights, instead of what the plan says: `mse`, `min-max` or `percentile:99.9`.
+    #[arg(long, value_name = "METHOD")]
+    range: Option<String>,
+    /// Batches that activation ranges are first learned from.
+    #[arg(long, value_name = "N")]
+    range_batches: Option<usize>,
+    /// Share of the steps after which activation ranges are frozen.
+    #[arg(long, value_name = "SHARE")]
+    range_freeze: Option<f64>,
+}
+
+/// What the full-precision model teaches.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Distillation from the full-precision model")]
+struct Teacher {
+    /// Learn from the labels only.
+    #[arg(long, conflicts_with = "distill")]
+    no_distill: bool,
+    /// Weights of the loss: labels, the teacher's answers, hidden states, attention.
+    #[arg(long, value_name = "L,A,H,P", value_delimiter = ',', num_args = 4)]
+    distill: Option<Vec<f64>>,
+    /// Temperature of the answers.
+    #[arg(long, value_name = "T", conflicts_with = "no_distill")]
+    temperature: Option<f64>,
+}
+
+impl Teacher {
+    fn settings(&self) -> Option<Distillation> {
+        if self.no_distill {
+            return None;
+        }
+        let mut settings = Distillation::default();
+        if let Some([labels, answers, hidden, attention]) = self.distill.as_deref() {
+            settings =
+                Distillation { labels: *labels, answers: *answers, hidden: *hidden, attention: *attention, ..settings };
+        }
+        settings.temperature = self.temperature.unwrap_or(settings.temperature);
+        Some(settings)
+    }
+}
+
+pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    let task = options.reading.task()?;
+    let mut plan = plan::read(&options.plan)?;
+    if let Some(text) = &options.ranges.range {
+        plan = plan.with_weight_range(plan::make::parse::<RangeMethod>("--range", text)?);
+    }
+    let mut settings = recipe(task);
+    options.recipe.apply(&mut settings);
+    let usual = QatSettings::default();
+    let job = Quantize {
+        job: Finetune {
+            model: model::directory(&options.model, quiet)?,
+            task,
+            train: options.train.clone(),
+            dev: options.dev.clone(),
+            out: options.out.clone(),
+            read: options.reading.options(true)?,
+            max_len: options.reading.max_len()?,
+            max_train: options.max_train,
+            settings,
+            resume: options.resume,
+        },
+        plan,
+        settings: QatSettings {
+            calibration: options.ranges.range_batches.unwrap_or(usual.calibration),
+            freeze: options.ranges.range_freeze.unwrap_or(usual.freeze),
+            distillation: options.teacher.settings(),
+        },
+    };
+    let compute = compute(options.threads)?;
+    let outcome = quantize(&job, &compute, &mut Progress::new("quantize", quiet))?;
+    Ok(if options.json { json(&outcome) } else { text(options, &outcome) })
+}
+
+fn text(options: &Options, outcome: &Outcome) -> String {
+    let (out, metric, best) = (options.out.display(), outcome.metric, outcome.best);
+    let how = match outcome.best_epoch {
+        0 => "calibrated, not trained".to_owned(),
+        epoch => format!("after epoch {epoch}, {} steps in all", outcome.steps),
+    };
+    let mut text = format!("{out}: dev {metric} {best:.2} ({how})\n");
+    if let Some(before) = outcome.before {
+        let drop = |value: f64| format!("{:+.2}", value - before.full_precision);
+        text += &format!(
+            "full precision {:.2}; quantized without training {:.2} ({}); now {best:.2} ({})\n",
+            before.full_precision,
+            before.post_training,
+            drop(before.post_training),
+            drop(best)
+        );
+    }
+    text
+}
