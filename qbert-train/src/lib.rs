@@ -3,6 +3,7 @@
 //! It computes on batches without padding, keeps no graph, allocates its buffers once, and gives the same bytes with any
 //! number of threads. [`ops`] holds the operations, [`bert`] calls them in order, [`trainer`] calls that.
 
+pub mod attention_kl;
 pub mod batch;
 pub mod bench;
 pub mod bert;

@@ -77,6 +77,20 @@ fn from_a_checkpoint_to_a_plan() {
     assert!(fail(home, &format!("{landscape} --layer 2 --out no.json")).contains("--layer is 2"));
     assert!(!home.join("no.json").exists());
 
+    succeed(home, "plan -q --model tuned --bits 2 --groups 4 --out plan.toml");
+    let quantize =
+        "quantize -q --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --max-len 16";
+    succeed(home, &format!("{quantize} --epochs 0 --out small"));
+    let compare = "--task sst2 --data train.tsv --max-len 16 --fraction 0.5 --json --out kl.json";
+    let mean = |models: &str| {
+        let found: serde_json::Value =
+            serde_json::from_str(&succeed(home, &format!("attention-kl {models} {compare}"))).unwrap();
+        assert_eq!((found["examples"].as_u64(), found["layers"][1]["heads"].as_array().unwrap().len()), (Some(120), 4));
+        found["layers"][1]["mean"].as_f64().unwrap()
+    };
+    assert_eq!(mean("tuned tuned"), 0.0);
+    assert!(mean("tuned small") > 1e-6);
+
     refuses(home);
 }
 
@@ -91,5 +105,7 @@ fn refuses(home: &Path) {
     assert!(headless.contains("head"), "{headless}");
     let limit = ANALYZE.replace("--max-examples 40", "--max-examples many");
     assert!(fail(home, &format!("{limit} x")).contains("--max-examples is many"));
+    let alien = fail(home, "attention-kl tuned model --task sst2 --data train.tsv --max-len 16 --out kl.json");
+    assert!(alien.contains("head"), "{alien}");
     assert!(!home.join("x").exists(), "what is refused leaves nothing behind");
 }

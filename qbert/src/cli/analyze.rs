@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use qbert::Result;
 use qbert::train::sensitivity::{self, Analysis, FILE, Method, Outcome, Sensitivity, Settings, Shard, Step};
-use qbert::{Error, ErrorKind, Result};
 
 use super::progress::Progress;
-use super::reading::Reading;
+use super::reading::{Reading, limit};
 use super::table::Table;
 use super::{compute, json, model};
 
@@ -93,13 +93,7 @@ enum MethodName {
 
 impl Protocol {
     fn settings(&self) -> Result<Settings> {
-        let max_examples = match self.max_examples.as_str() {
-            "all" => None,
-            number => Some(number.parse().map_err(|_| {
-                let message = format!("--max-examples is {number}: it must be a whole number or `all`");
-                Error::new(ErrorKind::BadInput, message, "256 is the default".to_owned())
-            })?),
-        };
+        let max_examples = limit(&self.max_examples)?;
         let method = match self.method {
             MethodName::Power => Method::Power,
             MethodName::Lanczos => Method::Lanczos,

@@ -4,6 +4,7 @@
 //! stderr. Exit codes: 0 done, 1 the machine failed, 2 the input is wrong. A closed pipe is no error.
 
 mod analyze;
+mod attention_kl;
 mod bench;
 mod data;
 mod eval;
@@ -59,6 +60,7 @@ enum Verb {
     Eval(eval::Options),
     Analyze(analyze::Options),
     Landscape(landscape::Options),
+    AttentionKl(attention_kl::Options),
     Bench(bench::Options),
 }
 
@@ -75,6 +77,7 @@ pub(crate) fn main() -> ExitCode {
         Verb::Eval(options) => eval::run(&options, arguments.quiet),
         Verb::Analyze(options) => analyze::run(&options, arguments.quiet),
         Verb::Landscape(options) => landscape::run(&options, arguments.quiet),
+        Verb::AttentionKl(options) => attention_kl::run(&options, arguments.quiet),
         Verb::Bench(options) => bench::run(&options, arguments.quiet),
     };
     match result {

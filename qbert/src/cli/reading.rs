@@ -2,7 +2,7 @@
 
 use clap::Args;
 use qbert::tasks::{Columns, Format, LabelSource, Labels, ReadOptions, Task};
-use qbert::{Error, Result};
+use qbert::{Error, ErrorKind, Result};
 
 /// How to read the data files.
 #[derive(Debug, Args)]
@@ -64,4 +64,16 @@ impl Reading {
         });
         Ok(ReadOptions { columns, labels, require_labels, format })
     }
+}
+
+/// A limit of sequences: a number, or `all`.
+pub(crate) fn limit(text: &str) -> Result<Option<usize>> {
+    if text == "all" {
+        return Ok(None);
+    }
+    let number = text.parse().ok().filter(|&number: &usize| number > 0);
+    number.map(Some).ok_or_else(|| {
+        let message = format!("--max-examples is {text}: it must be a number above 0, or `all`");
+        Error::new(ErrorKind::BadInput, message, "leave the flag out for the default".to_owned())
+    })
 }
