@@ -70,6 +70,7 @@ mod elementwise;
 mod error;
 mod gelu;
 mod gemm;
+pub mod int;
 mod layer_norm;
 mod mapped_file;
 mod reduce;
