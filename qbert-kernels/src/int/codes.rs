@@ -101,7 +101,8 @@ impl Codes {
 
     /// Changes the number of rows. Their content is then arbitrary. Memory is taken only when there were never so many.
     pub fn resize(&mut self, rows: usize) {
-        let needed = rows * self.stride;
+        // A little more, because kernels read four codes at a time even where a head ends.
+        let needed = rows * self.stride + LINE;
         if self.data.len() < needed {
             self.data.resize(needed, 0);
         }

@@ -11,7 +11,7 @@
 use super::codes::{Quantizer, QuantizerLanes};
 use super::params::LinearParams;
 use super::tile::PANEL;
-use crate::simd::math::normal;
+use crate::simd::math::gelu_of_each;
 use crate::simd::{Kernel, Simd};
 
 /// Where a layer's results go, by address: the first element of the matrix and the distance of rows.
@@ -52,24 +52,24 @@ impl Kernel for Finish<'_> {
         unsafe {
             match self.target {
                 Target::Sums(base, stride) => self.copy_sums(base, stride),
-                Target::Float(base, stride) => self.each_vector(simd, |row, vector, count, y| {
-                    simd.store_first_ptr(base.add(row * stride + vector), count, y);
+                Target::Float(base, stride) => self.each_vector(simd, |place, y| {
+                    simd.store_first_ptr(base.add(place.at(stride)), place.count, y);
                 }),
-                Target::Add(base, stride) => self.each_vector(simd, |row, vector, count, y| {
-                    let place = base.add(row * stride + vector);
-                    simd.store_first_ptr(place, count, simd.add(y, simd.load_first_ptr(place, count)));
+                Target::Add(base, stride) => self.each_vector(simd, |place, y| {
+                    let address = base.add(place.at(stride));
+                    let sum = simd.add(y, simd.load_first_ptr(address, place.count));
+                    simd.store_first_ptr(address, place.count, sum);
                 }),
                 Target::Codes(base, stride, quantizer) => {
                     let lanes = QuantizerLanes::new(simd, &quantizer);
-                    self.each_vector(simd, |row, vector, _, y| {
-                        simd.store_i8_ptr(base.add(row * stride + vector), lanes.codes(simd, y));
+                    self.each_vector(simd, |place, y| {
+                        simd.store_i8_ptr(base.add(place.at(stride)), lanes.codes(simd, y));
                     });
                 }
                 Target::Gelu(base, stride, quantizer) => {
                     let lanes = QuantizerLanes::new(simd, &quantizer);
-                    self.each_vector(simd, |row, vector, _, y| {
-                        let value = simd.mul(y, normal(simd, y).cumulative);
-                        simd.store_i8_ptr(base.add(row * stride + vector), lanes.codes(simd, value));
+                    self.each_vectors(simd, gelu_of_each::<S, TOGETHER>, gelu_of_each::<S, 1>, |place, y| {
+                        simd.store_i8_ptr(base.add(place.at(stride)), lanes.codes(simd, y));
                     });
                 }
             }
@@ -77,27 +77,101 @@ impl Kernel for Finish<'_> {
     }
 }
 
+/// Vectors of a long function that are computed at once.
+const TOGETHER: usize = 4;
+
+/// A vector's place in the target.
+#[derive(Clone, Copy)]
+struct Place {
+    row: usize,
+    neuron: usize,
+    /// Neurons that exist.
+    count: usize,
+}
+
+impl Place {
+    #[inline(always)]
+    fn at(self, stride: usize) -> usize {
+        self.row * stride + self.neuron
+    }
+}
+
+/// The numbers of one vector of neurons.
+struct Neurons<S: Simd> {
+    step: S::F32,
+    low: S::F32,
+    bias: S::F32,
+}
+
 impl Finish<'_> {
-    /// Calls `store(row, column, count, y)` for every vector of the tile, row and column counted in the target.
+    #[inline(always)]
+    fn neurons<S: Simd>(&self, simd: S, neuron: usize) -> Neurons<S> {
+        let LinearParams { steps, lows, biases, .. } = self.params;
+        Neurons { step: simd.load(&steps[neuron..]), low: simd.load(&lows[neuron..]), bias: simd.load(&biases[neuron..]) }
+    }
+
+    /// `y` of one row and one vector of neurons.
     ///
     /// # Safety
     /// `sums` must hold a row of 32 integers for every row term.
     #[inline(always)]
-    unsafe fn each_vector<S: Simd>(&self, simd: S, store: impl Fn(usize, usize, usize, S::F32)) {
-        let step = simd.splat(self.step);
+    unsafe fn y<S: Simd>(&self, simd: S, neurons: &Neurons<S>, row: usize, offset: usize) -> S::F32 {
+        // SAFETY: a row of the tile has 32 sums.
+        let sum = unsafe { simd.load_i32_ptr(self.sums.add(row * PANEL + offset)) };
+        let codes = simd.mul(neurons.step, simd.to_f32(sum));
+        let inner = simd.add(codes, simd.mul(neurons.low, simd.splat(self.row_terms[row])));
+        simd.add(simd.mul(simd.splat(self.step), inner), neurons.bias)
+    }
+
+    /// Calls `store(place, y)` for every vector of the tile.
+    ///
+    /// # Safety
+    /// As [`Finish::y`].
+    #[inline(always)]
+    unsafe fn each_vector<S: Simd>(&self, simd: S, store: impl Fn(Place, S::F32)) {
         for offset in (0..self.neurons).step_by(S::LANES) {
-            let neuron = self.neuron + offset;
-            let weight_step = simd.load(&self.params.steps[neuron..]);
-            let low = simd.load(&self.params.lows[neuron..]);
-            let bias = simd.load(&self.params.biases[neuron..]);
+            let neurons = self.neurons(simd, self.neuron + offset);
             let count = S::LANES.min(self.neurons - offset);
-            for (row, &term) in self.row_terms.iter().enumerate() {
-                // SAFETY: a row of the tile has 32 sums.
-                let sum = unsafe { simd.load_i32_ptr(self.sums.add(row * PANEL + offset)) };
-                let codes = simd.mul(weight_step, simd.to_f32(sum));
-                let inner = simd.add(codes, simd.mul(low, simd.splat(term)));
-                let y = simd.add(simd.mul(step, inner), bias);
-                store(self.row + row, neuron, count, y);
+            for row in 0..self.row_terms.len() {
+                // SAFETY: the caller's promise.
+                let y = unsafe { self.y(simd, &neurons, row, offset) };
+                store(Place { row: self.row + row, neuron: self.neuron + offset, count }, y);
+            }
+        }
+    }
+
+    /// The same with a function of `y` that is computed for several rows at once.
+    ///
+    /// # Safety
+    /// As [`Finish::y`].
+    #[inline(always)]
+    unsafe fn each_vectors<S: Simd>(
+        &self,
+        simd: S,
+        several: impl Fn(S, [S::F32; TOGETHER]) -> [S::F32; TOGETHER],
+        single: impl Fn(S, [S::F32; 1]) -> [S::F32; 1],
+        store: impl Fn(Place, S::F32),
+    ) {
+        let rows = self.row_terms.len();
+        for offset in (0..self.neurons).step_by(S::LANES) {
+            let neurons = self.neurons(simd, self.neuron + offset);
+            let count = S::LANES.min(self.neurons - offset);
+            let place = |row| Place { row: self.row + row, neuron: self.neuron + offset, count };
+            for row in (0..rows - rows % TOGETHER).step_by(TOGETHER) {
+                let mut y = [simd.splat(0.0); TOGETHER];
+                for (index, y) in y.iter_mut().enumerate() {
+                    // SAFETY: the caller's promise.
+                    *y = unsafe { self.y(simd, &neurons, row + index, offset) };
+                }
+                let values = several(simd, y);
+                for (index, &value) in values.iter().enumerate() {
+                    store(place(row + index), value);
+                }
+            }
+            for row in rows - rows % TOGETHER..rows {
+                // SAFETY: the caller's promise.
+                let [value] = single(simd, [unsafe { self.y(simd, &neurons, row, offset) }]);
+                store(place(row), value);
             }
         }
     }

@@ -62,7 +62,10 @@ impl Compute {
     /// # Panics
     /// When shapes do not fit together.
     pub fn linear<const N: usize>(&self, input: LinearInput<'_>, layers: [LinearLayer<'_>; N]) {
-        let plans = layers.map(|layer| Plan::new(self, input, layer));
+        let plans = layers.map(|layer| {
+            let target = target(layer.output, input.codes.rows(), layer.weights.neurons());
+            Plan::new(self, input, (layer.weights, layer.params), target)
+        });
         let plans = &plans;
         let tasks = plans.iter().map(Plan::tasks).sum();
         self.threads().for_each(tasks, |task| {
@@ -89,17 +92,21 @@ pub(super) struct Plan<'a> {
     runs: usize,
 }
 
-// SAFETY: the target's address is the only thing that is not Sync by itself; tasks write disjoint parts of it, and the
-// exclusive borrow it was made from lives as long as the plan.
+// SAFETY: the target's address is the only thing that is not Sync by itself; tasks write disjoint parts of it.
 unsafe impl Sync for Plan<'_> {}
 
 impl<'a> Plan<'a> {
-    pub(super) fn new(compute: &Compute, input: LinearInput<'a>, layer: LinearLayer<'a>) -> Self {
-        let LinearLayer { weights, params, output } = layer;
+    /// The target must have as many rows as the input and as many columns as there are neurons, and be nobody else's
+    /// while tasks run.
+    pub(super) fn new(
+        compute: &Compute,
+        input: LinearInput<'a>,
+        (weights, params): (PackedWeights<'a>, &'a LinearParams),
+        target: Target,
+    ) -> Self {
         let (rows, inputs, neurons) = (input.codes.rows(), weights.inputs(), weights.neurons());
         assert!(input.codes.cols() == inputs, "{} codes a token for {inputs} inputs", input.codes.cols());
         assert!(params.neurons() == neurons, "numbers of {} neurons for {neurons}", params.neurons());
-        let target = target(output, rows, neurons);
         let row_blocks = rows.div_ceil(ROW_BLOCK);
         let panels = neurons.div_ceil(PANEL);
         let wanted = if compute.threads().count() == 1 { 1 } else { TASKS_PER_THREAD * compute.threads().count() };
