@@ -24,6 +24,43 @@ pub(super) enum Target {
     Gelu(*mut i8, usize, Quantizer),
 }
 
+impl Target {
+    /// Asks for the cache lines of a micro-tile's results, which are written (or added to) only after its products.
+    #[inline]
+    pub(super) fn prefetch(&self, rows: std::ops::Range<usize>, neuron: usize) {
+        let lines = |address: *const u8, row_bytes: usize, width: usize| {
+            for row in rows.clone() {
+                for line in (0..width).step_by(LINE) {
+                    prefetch(address.wrapping_add(row * row_bytes + line));
+                }
+            }
+        };
+        let float = size_of::<f32>();
+        match *self {
+            Self::Sums(base, stride) => lines(base.wrapping_add(neuron).cast(), stride * float, PANEL * float),
+            Self::Float(base, stride) | Self::Add(base, stride) => {
+                lines(base.wrapping_add(neuron).cast(), stride * float, PANEL * float);
+            }
+            Self::Codes(base, stride, _) | Self::Gelu(base, stride, _) => {
+                lines(base.wrapping_add(neuron).cast(), stride, PANEL);
+            }
+        }
+    }
+}
+
+const LINE: usize = 64;
+
+#[inline(always)]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, whatever the address; SSE is part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// One micro-tile of sums on its way to its target.
 pub(super) struct Finish<'a> {
     /// `rows` rows of 32 integers `S - z·ΣW`.

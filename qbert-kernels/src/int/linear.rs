@@ -155,7 +155,8 @@ impl<'a> Plan<'a> {
             let height = self.multiplier.rows(self.weights.bits());
             let tiles = rows.len().div_ceil(height);
             for part in (0..tiles).map(|index| share(rows.len(), tiles, index)) {
-                let row = rows.start + part.start;
+                let (row, neuron) = (rows.start + part.start, panel * PANEL);
+                self.target.prefetch(row..row + part.len(), neuron);
                 // SAFETY: the rows are inside the input, whose rows are padded to whole cells; the panel was widened or
                 // is read in place; `sums` has room for a whole tile.
                 unsafe {
@@ -172,7 +173,6 @@ impl<'a> Plan<'a> {
                         sums_row: PANEL,
                     });
                 }
-                let neuron = panel * PANEL;
                 let neurons = PANEL.min(self.weights.neurons() - neuron);
                 let (params, step, target) = (self.params, self.input.quantizer.step, self.target);
                 let row_terms = &row_terms[part];

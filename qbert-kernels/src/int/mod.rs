@@ -1,6 +1,7 @@
 //! Integer inference: linear layers and attention on 8-bit activation codes and packed low-bit weight codes.
 mod attention;
 mod codes;
+mod embedding;
 mod epilogue;
 mod layout;
 mod linear;
@@ -16,6 +17,7 @@ mod vnni;
 
 pub use attention::AttentionInput;
 pub use codes::{Codes, Quantizer};
+pub use embedding::{EmbeddingRows, EmbeddingTable};
 pub use layout::{BLOCK_INPUTS, LayoutError, MOST_INPUTS, PackedWeights, TILE_NEURONS, pack, packed_len};
 pub use linear::{LinearInput, LinearLayer, LinearOutput};
 pub use norm::NormOutput;

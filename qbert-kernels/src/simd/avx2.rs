@@ -216,11 +216,6 @@ impl Simd for Avx2 {
         unsafe { _mm256_loadu_si256(pointer.cast()) }
     }
     #[inline(always)]
-    unsafe fn store_i32_ptr(self, pointer: *mut i32, value: __m256i) {
-        // SAFETY: the features as above; the caller promises 8 writable integers.
-        unsafe { _mm256_storeu_si256(pointer.cast(), value) }
-    }
-    #[inline(always)]
     unsafe fn load_i8_ptr(self, pointer: *const i8) -> __m256i {
         // SAFETY: the features as above; the caller promises 8 readable bytes.
         unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(pointer.cast())) }

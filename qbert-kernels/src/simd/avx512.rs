@@ -196,11 +196,6 @@ impl Simd for Avx512 {
         unsafe { _mm512_loadu_si512(pointer.cast()) }
     }
     #[inline(always)]
-    unsafe fn store_i32_ptr(self, pointer: *mut i32, value: __m512i) {
-        // SAFETY: the features as above; the caller promises 16 writable integers.
-        unsafe { _mm512_storeu_si512(pointer.cast(), value) }
-    }
-    #[inline(always)]
     unsafe fn load_i8_ptr(self, pointer: *const i8) -> __m512i {
         // SAFETY: the features as above; the caller promises 16 readable bytes.
         unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(pointer.cast())) }

@@ -96,9 +96,6 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// `LANES` integers must be readable at `pointer` (no alignment needed).
     unsafe fn load_i32_ptr(self, pointer: *const i32) -> Self::U32;
-    /// # Safety
-    /// `LANES` integers must be writable at `pointer` (no alignment needed).
-    unsafe fn store_i32_ptr(self, pointer: *mut i32, value: Self::U32);
     /// Signed bytes, one per lane.
     ///
     /// # Safety

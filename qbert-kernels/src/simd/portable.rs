@@ -167,11 +167,6 @@ impl Simd for Portable {
         unsafe { pointer.cast::<[u32; LANES]>().read_unaligned() }
     }
     #[inline(always)]
-    unsafe fn store_i32_ptr(self, pointer: *mut i32, value: Self::U32) {
-        // SAFETY: the caller promises LANES writable integers.
-        unsafe { pointer.cast::<[u32; LANES]>().write_unaligned(value) }
-    }
-    #[inline(always)]
     unsafe fn load_i8_ptr(self, pointer: *const i8) -> Self::U32 {
         // SAFETY: the caller promises LANES readable bytes.
         let bytes = unsafe { pointer.cast::<[i8; LANES]>().read_unaligned() };
