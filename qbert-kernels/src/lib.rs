@@ -73,6 +73,7 @@ mod gemm;
 pub mod int;
 mod layer_norm;
 mod mapped_file;
+mod pool;
 mod reduce;
 mod scratch;
 mod simd;
