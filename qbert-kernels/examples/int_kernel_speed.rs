@@ -120,7 +120,8 @@ fn linear_layers(report: &Report, compute: &Compute) {
                             "gelu" => LinearOutput::Gelu(&mut result, quantizer),
                             _ => LinearOutput::Add(MatMut::new(&mut floats, tokens, neurons)),
                         };
-                        compute.linear(input, [LinearLayer { weights: layer.weights(), params: &layer.params, output }]);
+                        compute
+                            .linear(input, [LinearLayer { weights: layer.weights(), params: &layer.params, output }]);
                     });
                 }
             }
@@ -139,8 +140,7 @@ fn attention(report: &Report, compute: &Compute) {
                 continue;
             }
             let width = heads * size;
-            let [query, key, value] =
-                [1, 2, 3].map(|seed| Codes::from_codes(&noise(length * width, seed, 256), width));
+            let [query, key, value] = [1, 2, 3].map(|seed| Codes::from_codes(&noise(length * width, seed, 256), width));
             let quantizer = Quantizer::new(0.01, 128);
             let input = AttentionInput {
                 query: (&query, quantizer),
@@ -205,7 +205,12 @@ fn encoder_forward(compute: &Compute, layers: &[EncoderLayer], heads: usize, sta
         compute.attention(&attention, context, quantizer);
         let projection = &layer.attention_output;
         let output = NormOutput { norm, hidden, codes: Some((middle, quantizer)) };
-        compute.linear_norm(LinearInput { codes: context, quantizer }, projection.weights(), &projection.params, output);
+        compute.linear_norm(
+            LinearInput { codes: context, quantizer },
+            projection.weights(),
+            &projection.params,
+            output,
+        );
         let output = LinearOutput::Gelu(inner, quantizer);
         compute.linear(LinearInput { codes: middle, quantizer }, [layer.intermediate.job(output)]);
         let output = NormOutput { norm, hidden, codes: Some((input, quantizer)) };

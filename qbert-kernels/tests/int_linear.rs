@@ -85,7 +85,8 @@ impl Case {
         let weights = PackedWeights::new(self.bits, self.neurons, self.inputs, &packed).expect("just packed");
         let [steps, lows, biases] = self.numbers();
         let params = LinearParams::new(compute.kernels(), &weights, &steps, &lows, &biases);
-        let codes = if self.tokens == 0 { Codes::new(self.inputs) } else { Codes::from_codes(&self.codes, self.inputs) };
+        let codes =
+            if self.tokens == 0 { Codes::new(self.inputs) } else { Codes::from_codes(&self.codes, self.inputs) };
         let input = LinearInput { codes: &codes, quantizer: self.quantizer };
         compute.linear(input, [LinearLayer { weights, params: &params, output }]);
     }
@@ -143,7 +144,8 @@ fn sums_are_exact_at_extreme_codes() {
         let compute = Compute::new(kernels, Threads::single());
         for bits in 1..=8 {
             let top = u8::MAX >> (8 - bits);
-            for (weight, code, zero_point) in [(top, 255, 0), (top, 0, 255), (top, 255, 255), (0, 255, 0), (top, 0, 0)] {
+            for (weight, code, zero_point) in [(top, 255, 0), (top, 0, 255), (top, 255, 255), (0, 255, 0), (top, 0, 0)]
+            {
                 for shape in [(1, 4096, 16), (3, 129, 18), (13, 1536, 32)] {
                     Case::filled(bits, shape, (weight, code, zero_point)).check_sums(&compute);
                 }
@@ -220,9 +222,8 @@ fn layers_that_share_an_input_run_together() {
             let mut results = [const { Vec::new() }; 3];
             let codes = Codes::from_codes(&cases[0].codes, 64);
             let packed = cases.each_ref().map(Case::packed);
-            let weights: [PackedWeights<'_>; 3] = std::array::from_fn(|i| {
-                PackedWeights::new(cases[i].bits, 96, 64, &packed[i]).expect("just packed")
-            });
+            let weights: [PackedWeights<'_>; 3] =
+                std::array::from_fn(|i| PackedWeights::new(cases[i].bits, 96, 64, &packed[i]).expect("just packed"));
             let [steps, lows, biases] = cases[0].numbers();
             let params = weights.map(|weights| LinearParams::new(kernels, &weights, &steps, &lows, &biases));
             let mut layers = results.iter_mut().zip(weights).zip(&params).map(|((result, weights), params)| {

@@ -54,7 +54,11 @@ impl AttentionInput<'_> {
         }
         assert!(self.heads > 0 && shape.1.is_multiple_of(self.heads), "{} heads in {} columns", self.heads, shape.1);
         let (first, last) = (self.starts.first().copied(), self.starts.last().copied());
-        assert!(first == Some(0) && last == Some(shape.0), "sequences from {first:?} to {last:?} of {} tokens", shape.0);
+        assert!(
+            first == Some(0) && last == Some(shape.0),
+            "sequences from {first:?} to {last:?} of {} tokens",
+            shape.0
+        );
         assert!(self.starts.is_sorted(), "sequences do not follow each other");
     }
 }

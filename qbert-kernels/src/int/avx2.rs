@@ -149,8 +149,7 @@ unsafe fn run_of_codes<const ROWS: usize>(tile: &Tile, from: usize, to: usize) {
     unsafe {
         for step in from..to {
             let cell = tile.cells.add(step * CELL);
-            let weights =
-                [_mm256_loadu_si256(cell.cast()), _mm256_loadu_si256(cell.add(HALF_CELL).cast())];
+            let weights = [_mm256_loadu_si256(cell.cast()), _mm256_loadu_si256(cell.add(HALF_CELL).cast())];
             for (row, pairs) in pairs.iter_mut().enumerate() {
                 let a = broadcast(tile, row, step);
                 for (pair, &weight) in pairs.iter_mut().zip(&weights) {

@@ -88,6 +88,23 @@ impl<'a> EmbeddingRows<'a> {
         self.cols
     }
 
+    /// Checks that the bits that fill up the last byte of each row are 0, so that equal tables have equal bytes.
+    ///
+    /// # Errors
+    /// [`LayoutError::Padding`] with the first row where they are not.
+    pub fn check_padding(&self) -> Result<(), LayoutError> {
+        let used = self.cols * usize::from(self.bits) % 8;
+        if used == 0 {
+            return Ok(());
+        }
+        let length = self.bytes.len() / self.rows;
+        let filled = |row: &[u8]| row.last().is_some_and(|&byte| byte >> used != 0);
+        match self.bytes.chunks_exact(length).position(filled) {
+            Some(row) => Err(LayoutError::Padding { neuron: row, input: self.cols }),
+            None => Ok(()),
+        }
+    }
+
     /// The codes of one row, one byte each.
     ///
     /// # Panics

@@ -144,7 +144,11 @@ impl Finish<'_> {
     #[inline(always)]
     fn neurons<S: Simd>(&self, simd: S, neuron: usize) -> Neurons<S> {
         let LinearParams { steps, lows, biases, .. } = self.params;
-        Neurons { step: simd.load(&steps[neuron..]), low: simd.load(&lows[neuron..]), bias: simd.load(&biases[neuron..]) }
+        Neurons {
+            step: simd.load(&steps[neuron..]),
+            low: simd.load(&lows[neuron..]),
+            bias: simd.load(&biases[neuron..]),
+        }
     }
 
     /// `y` of one row and one vector of neurons.

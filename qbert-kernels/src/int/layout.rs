@@ -149,11 +149,14 @@ impl<'a> PackedWeights<'a> {
     pub fn code(&self, neuron: usize, input: usize) -> u8 {
         let place = Place::of(neuron, input);
         let block = self.block(place.tile, place.block);
-        planes(self.bits).iter().fold((0, 0), |(code, start), &(plane, shift)| {
-            let (byte, bit) = place.in_plane(plane);
-            let part = (block[start + byte] >> bit) & mask(plane);
-            (code | part << shift, start + CELL * plane)
-        }).0
+        planes(self.bits)
+            .iter()
+            .fold((0, 0), |(code, start), &(plane, shift)| {
+                let (byte, bit) = place.in_plane(plane);
+                let part = (block[start + byte] >> bit) & mask(plane);
+                (code | part << shift, start + CELL * plane)
+            })
+            .0
     }
 
     /// All codes, row-major, one byte each: for exports and inspection.

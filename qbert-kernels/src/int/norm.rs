@@ -6,8 +6,8 @@
 //! instruction set.
 
 use super::codes::{Codes, Quantizer, QuantizerLanes};
-use super::layout::PackedWeights;
 use super::epilogue;
+use super::layout::PackedWeights;
 use super::linear::{LinearInput, Plan};
 use super::params::LinearParams;
 use crate::compute::Compute;
@@ -62,9 +62,8 @@ impl<'a> Target<'a> {
     unsafe fn run(&self, compute: &Compute, rows: Range<usize>) {
         let width = self.norm.gamma.len();
         // SAFETY: the rows are inside the hidden state and ours alone.
-        let hidden = unsafe {
-            std::slice::from_raw_parts_mut(self.hidden.get().add(rows.start * width), rows.len() * width)
-        };
+        let hidden =
+            unsafe { std::slice::from_raw_parts_mut(self.hidden.get().add(rows.start * width), rows.len() * width) };
         let codes = self.codes.as_ref().map(|(base, stride, quantizer)| {
             // SAFETY: the codes have the same rows.
             (unsafe { base.get().add(rows.start * stride) }, *stride, *quantizer)

@@ -58,8 +58,7 @@ pub(crate) fn exp_of_each<S: Simd, const N: usize>(simd: S, x: [S::F32; N]) -> [
     let r = each!(simd, i => simd.neg_mul_add(n[i], simd.splat(LN_2_HIGH), clamped[i]));
     let r = each!(simd, i => simd.neg_mul_add(n[i], simd.splat(LN_2_LOW), r[i]));
     let tail = polynomial(simd, r, EXP_POLYNOMIAL);
-    let mantissa =
-        each!(simd, i => simd.add(simd.mul_add(simd.mul(r[i], r[i]), tail[i], r[i]), simd.splat(1.0)));
+    let mantissa = each!(simd, i => simd.add(simd.mul_add(simd.mul(r[i], r[i]), tail[i], r[i]), simd.splat(1.0)));
     let value = each!(simd, i => simd.mul(mantissa[i], simd.exp2_integer(n[i])));
     each!(simd, i => simd.select_less(x[i], lowest, simd.splat(0.0), value[i]))
 }
@@ -94,23 +93,20 @@ pub(crate) struct Normal<V> {
 /// Φ(x) and φ(x) from one exponential. The lower tail keeps its relative accuracy.
 #[inline(always)]
 pub(crate) fn normal<S: Simd>(simd: S, x: S::F32) -> Normal<S::F32> {
-    let ([cumulative], [bell], [square]) = normal_of_each(simd, [x]);
+    let [[cumulative], [bell], [square]] = normal_of_each(simd, [x]);
     Normal { cumulative, density: simd.mul(bell, simd.splat(INVERSE_SQRT_2_PI)), square }
 }
 
 /// GELU of several vectors at once, to the same bits as `x · normal(x).cumulative`.
 #[inline(always)]
 pub(crate) fn gelu_of_each<S: Simd, const N: usize>(simd: S, x: [S::F32; N]) -> [S::F32; N] {
-    let (cumulative, _, _) = normal_of_each(simd, x);
+    let [cumulative, _, _] = normal_of_each(simd, x);
     each!(simd, i => simd.mul(x[i], cumulative[i]))
 }
 
 /// Φ(x), `e^{-t²/2}` and `t²` with `t = min(|x|, 14)`.
 #[inline(always)]
-fn normal_of_each<S: Simd, const N: usize>(
-    simd: S,
-    x: [S::F32; N],
-) -> ([S::F32; N], [S::F32; N], [S::F32; N]) {
+fn normal_of_each<S: Simd, const N: usize>(simd: S, x: [S::F32; N]) -> [[S::F32; N]; 3] {
     let one = simd.splat(1.0);
     let t = each!(simd, i => simd.min(simd.splat(NORMAL_LIMIT), simd.abs(x[i])));
     let square = each!(simd, i => simd.mul(t[i], t[i]));
@@ -119,7 +115,7 @@ fn normal_of_each<S: Simd, const N: usize>(
     let ratio = polynomial(simd, u, NORMAL_POLYNOMIAL);
     let tail = each!(simd, i => simd.mul(bell[i], simd.mul(u[i], ratio[i])));
     let cumulative = each!(simd, i => simd.select_less(x[i], simd.splat(0.0), tail[i], simd.sub(one, tail[i])));
-    (cumulative, bell, square)
+    [cumulative, bell, square]
 }
 
 const TANH_SMALL: f32 = 0.625;
