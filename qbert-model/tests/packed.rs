@@ -317,7 +317,7 @@ fn every_complaint() {
             lie(&|a| {
                 a.metadata("plan", |p| {
                     p.lines().filter(|l| !l.starts_with("layer.1")).fold(String::new(), |all, line| all + line + "\n")
-                })
+                });
             }),
         ),
         ("activations of 4 bits", lie(&|a| a.metadata("plan", |p| p.replace("f32\nbits = 8", "f32\nbits = 4")))),
