@@ -34,8 +34,8 @@ pub enum KernelError {
     ThreadStart {
         /// The count asked for.
         count: usize,
-        /// The thread pool's own reason.
-        source: rayon::ThreadPoolBuildError,
+        /// The system's reason.
+        source: std::io::Error,
     },
 }
 

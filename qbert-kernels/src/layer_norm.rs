@@ -73,7 +73,7 @@ impl Elementwise<1, 1> for Add {
     }
 }
 
-struct Plain;
+pub(crate) struct Plain;
 impl Terms<1, 1> for Plain {
     #[inline(always)]
     fn terms<S: Simd>(&self, _: S, x: [S::F32; 1]) -> [S::F32; 1] {
@@ -81,7 +81,7 @@ impl Terms<1, 1> for Plain {
     }
 }
 
-struct SquaredDistance(f32);
+pub(crate) struct SquaredDistance(pub(crate) f32);
 impl Terms<1, 1> for SquaredDistance {
     #[inline(always)]
     fn terms<S: Simd>(&self, simd: S, [x]: [S::F32; 1]) -> [S::F32; 1] {
@@ -92,14 +92,14 @@ impl Terms<1, 1> for SquaredDistance {
 
 /// The row's mean and rstd, and `x̂` from them.
 #[derive(Clone, Copy)]
-struct Row {
-    mean: f32,
-    rstd: f32,
+pub(crate) struct Row {
+    pub(crate) mean: f32,
+    pub(crate) rstd: f32,
 }
 
 impl Row {
     #[inline(always)]
-    fn hat<S: Simd>(&self, simd: S, s: S::F32) -> S::F32 {
+    pub(crate) fn hat<S: Simd>(&self, simd: S, s: S::F32) -> S::F32 {
         simd.mul(simd.sub(s, simd.splat(self.mean)), simd.splat(self.rstd))
     }
 }

@@ -20,6 +20,8 @@
 //! | sums | [`dot`](Kernels::dot), `sum_of_squares`, `sum`, `add_column_sums` | `dot`, `sum_of_squares`, `add_column_sums` |
 //! | small ones | `add_scaled`, `scale`, `add`, `add_product`, `tanh`, `tanh_backward` | `add_scaled`, `scale` |
 //!
+//! Inference on integer codes is a module of its own, [`int`].
+//!
 //! A linear layer, forward and backward, and an attention-like loop over sequences:
 //!
 //! ```
@@ -70,8 +72,10 @@ mod elementwise;
 mod error;
 mod gelu;
 mod gemm;
+pub mod int;
 mod layer_norm;
 mod mapped_file;
+mod pool;
 mod reduce;
 mod scratch;
 mod simd;

@@ -9,9 +9,9 @@
 //! Not for blocking work: a task that waits holds its core.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::KernelError;
+use crate::pool::Pool;
 
 /// More threads than this are refused as a typing error.
 pub const MAX_THREADS: usize = 1024;
@@ -21,7 +21,7 @@ pub const MAX_THREADS: usize = 1024;
 pub struct Threads {
     count: usize,
     /// The calling thread works too, so the pool has one thread less than `count`.
-    helpers: Option<Arc<rayon::ThreadPool>>,
+    helpers: Option<Arc<Pool>>,
 }
 
 impl Threads {
@@ -36,11 +36,7 @@ impl Threads {
         if count == 1 {
             return Ok(Self::single());
         }
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(count - 1)
-            .thread_name(|index| format!("qbert-{}", index + 1))
-            .build()
-            .map_err(|source| KernelError::ThreadStart { count, source })?;
+        let pool = Pool::new(count - 1).map_err(|source| KernelError::ThreadStart { count, source })?;
         Ok(Self { count, helpers: Some(Arc::new(pool)) })
     }
 
@@ -61,29 +57,14 @@ impl Threads {
 
     /// Runs `task(0)` … `task(tasks - 1)`, each exactly once, in any order, and waits for all.
     ///
-    /// May be called from inside a task. A panic in a task is passed on after the others ended.
+    /// May be called from inside a task, and by several threads at once: a loop that begins while another one of these
+    /// threads is running has its calling thread to itself. A panic in a task is passed on after the others ended. Takes
+    /// no memory.
     pub fn for_each<F: Fn(usize) + Sync>(&self, tasks: usize, task: F) {
-        let Some(pool) = self.helpers.as_ref().filter(|_| tasks > 1) else {
-            (0..tasks).for_each(task);
-            return;
-        };
-        let next = AtomicUsize::new(0);
-        let claim_all = || {
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                if index >= tasks {
-                    break;
-                }
-                task(index);
-            }
-        };
-        let claim_all = &claim_all;
-        pool.in_place_scope(|scope| {
-            for _ in 0..(self.count - 1).min(tasks - 1) {
-                scope.spawn(move |_| claim_all());
-            }
-            claim_all();
-        });
+        match self.helpers.as_ref().filter(|_| tasks > 1) {
+            Some(pool) => pool.run(tasks, &task),
+            None => (0..tasks).for_each(task),
+        }
     }
 
     /// Runs `task(index, item)` for every item. The way to give each task several differently

@@ -57,6 +57,56 @@ fn regions_nest() {
     }
 }
 
+/// Loops one after the other, so close that helpers are still awake, and so far apart that they sleep.
+#[test]
+fn helpers_that_watch_and_helpers_that_sleep_both_help() {
+    for threads in all() {
+        let total = AtomicUsize::new(0);
+        for round in 0..300 {
+            threads.for_each(7, |task| {
+                total.fetch_add(task, Ordering::Relaxed);
+            });
+            if round % 100 == 99 {
+                std::thread::sleep(std::time::Duration::from_millis(3));
+            }
+        }
+        assert_eq!(total.load(Ordering::Relaxed), 300 * 21);
+    }
+}
+
+#[test]
+fn several_callers_may_share_the_threads() {
+    for threads in all() {
+        let totals: Vec<AtomicUsize> = (0..4).map(|_| AtomicUsize::new(0)).collect();
+        std::thread::scope(|scope| {
+            for total in &totals {
+                let threads = threads.clone();
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        threads.for_each(9, |task| {
+                            total.fetch_add(task, Ordering::Relaxed);
+                        });
+                    }
+                });
+            }
+        });
+        assert!(totals.iter().all(|total| total.load(Ordering::Relaxed) == 200 * 36));
+    }
+}
+
+#[test]
+fn both_threads_work_at_once() {
+    let threads = Threads::new(2).expect("threads");
+    let arrived = AtomicUsize::new(0);
+    // Each task waits for the other: one thread alone would never end.
+    threads.for_each(2, |_| {
+        arrived.fetch_add(1, Ordering::SeqCst);
+        while arrived.load(Ordering::SeqCst) < 2 {
+            std::thread::yield_now();
+        }
+    });
+}
+
 #[test]
 fn a_panic_in_a_task_arrives_at_the_caller() {
     for threads in all() {

@@ -148,6 +148,22 @@ pub enum Error {
         /// The client's reason.
         reason: String,
     },
+    /// The file is something else than a packed model, or one of another version.
+    #[error("{}: {problem}", path.display())]
+    NotPacked {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        problem: String,
+    },
+    /// What was to be packed does not fit together.
+    #[error("{}: cannot be packed: {problem}", path.display())]
+    PackedContents {
+        /// The file that was to be written.
+        path: PathBuf,
+        /// What does not fit.
+        problem: String,
+    },
     /// A plan does not belong to this model.
     #[error(transparent)]
     Quant(#[from] qbert_quant::Error),
@@ -187,6 +203,10 @@ impl Error {
             Self::Hub { .. } => {
                 "without a connection, give a local directory; `qbert fetch minilm` gets a small BERT with pip instead"
             }
+            Self::NotPacked { .. } => {
+                "give the model.qbert that `qbert pack` wrote; a checkpoint directory is packed with `qbert pack`"
+            }
+            Self::PackedContents { .. } => "codes, ranges and plan must come from the same quantization of this model",
             Self::Quant(error) => return error.hint(),
         };
         Some(hint.to_owned())

@@ -10,6 +10,7 @@ mod error;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod layout;
+pub mod packed;
 mod parameters;
 mod sizes;
 
@@ -17,4 +18,5 @@ pub use checkpoint::{Checkpoint, FloatTensor, Loaded, TokenizerFiles, update_che
 pub use config::{Config, Head};
 pub use error::{Error, Result};
 pub use layout::{Layout, Parameter, matrix_shape, site_tensor};
+pub use packed::PackedModel;
 pub use parameters::Parameters;

@@ -175,6 +175,67 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn add_i32(self, a: __m256i, b: __m256i) -> __m256i {
+        vector!(_mm256_add_epi32(a, b))
+    }
+    #[inline(always)]
+    fn sub_i32(self, a: __m256i, b: __m256i) -> __m256i {
+        vector!(_mm256_sub_epi32(a, b))
+    }
+    #[inline(always)]
+    fn max_i32(self, a: __m256i, b: __m256i) -> __m256i {
+        vector!(_mm256_max_epi32(a, b))
+    }
+    #[inline(always)]
+    fn to_f32(self, a: __m256i) -> __m256 {
+        vector!(_mm256_cvtepi32_ps(a))
+    }
+    #[inline(always)]
+    fn to_i32(self, a: __m256) -> __m256i {
+        vector!(_mm256_cvtps_epi32(a))
+    }
+    #[inline(always)]
+    fn reduce_add_i32(self, a: __m256i) -> i32 {
+        vector!({
+            let four = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+            let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
+            _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two)))
+        })
+    }
+    #[inline(always)]
+    fn reduce_max_i32(self, a: __m256i) -> i32 {
+        vector!({
+            let four = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+            let two = _mm_max_epi32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
+            _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two)))
+        })
+    }
+    #[inline(always)]
+    unsafe fn load_i32_ptr(self, pointer: *const i32) -> __m256i {
+        // SAFETY: the features as above; the caller promises 8 readable integers.
+        unsafe { _mm256_loadu_si256(pointer.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load_i8_ptr(self, pointer: *const i8) -> __m256i {
+        // SAFETY: the features as above; the caller promises 8 readable bytes.
+        unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(pointer.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_u8_as_f32_ptr(self, pointer: *const u8) -> __m256 {
+        // SAFETY: the features as above; the caller promises 8 readable bytes.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(pointer.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn store_i8_ptr(self, pointer: *mut i8, value: __m256i) {
+        // SAFETY: the features as above; the caller promises 8 writable bytes. The saturating packs change nothing in
+        // the range the caller promises.
+        unsafe {
+            let halves = _mm_packs_epi32(_mm256_castsi256_si128(value), _mm256_extracti128_si256::<1>(value));
+            _mm_storel_epi64(pointer.cast(), _mm_packs_epi16(halves, halves));
+        }
+    }
+
+    #[inline(always)]
     fn prefetch(self, address: *const f32) {
         // SAFETY: a prefetch never faults, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }

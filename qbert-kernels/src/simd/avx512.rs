@@ -163,6 +163,55 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn add_i32(self, a: __m512i, b: __m512i) -> __m512i {
+        vector!(_mm512_add_epi32(a, b))
+    }
+    #[inline(always)]
+    fn sub_i32(self, a: __m512i, b: __m512i) -> __m512i {
+        vector!(_mm512_sub_epi32(a, b))
+    }
+    #[inline(always)]
+    fn max_i32(self, a: __m512i, b: __m512i) -> __m512i {
+        vector!(_mm512_max_epi32(a, b))
+    }
+    #[inline(always)]
+    fn to_f32(self, a: __m512i) -> __m512 {
+        vector!(_mm512_cvtepi32_ps(a))
+    }
+    #[inline(always)]
+    fn to_i32(self, a: __m512) -> __m512i {
+        vector!(_mm512_cvtps_epi32(a))
+    }
+    #[inline(always)]
+    fn reduce_add_i32(self, a: __m512i) -> i32 {
+        vector!(_mm512_reduce_add_epi32(a))
+    }
+    #[inline(always)]
+    fn reduce_max_i32(self, a: __m512i) -> i32 {
+        vector!(_mm512_reduce_max_epi32(a))
+    }
+    #[inline(always)]
+    unsafe fn load_i32_ptr(self, pointer: *const i32) -> __m512i {
+        // SAFETY: the features as above; the caller promises 16 readable integers.
+        unsafe { _mm512_loadu_si512(pointer.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load_i8_ptr(self, pointer: *const i8) -> __m512i {
+        // SAFETY: the features as above; the caller promises 16 readable bytes.
+        unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(pointer.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_u8_as_f32_ptr(self, pointer: *const u8) -> __m512 {
+        // SAFETY: the features as above; the caller promises 16 readable bytes.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(pointer.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn store_i8_ptr(self, pointer: *mut i8, value: __m512i) {
+        // SAFETY: the features as above; the caller promises 16 writable bytes.
+        unsafe { _mm_storeu_si128(pointer.cast(), _mm512_cvtepi32_epi8(value)) }
+    }
+
+    #[inline(always)]
     fn prefetch(self, address: *const f32) {
         // SAFETY: a prefetch never faults, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }

@@ -82,6 +82,36 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Lane by lane `if a < limit { 0.0 } else { value }`, unsigned.
     fn zero_below(self, a: Self::U32, limit: Self::U32, value: Self::F32) -> Self::F32;
 
+    // Integers as 32-bit lanes: additions wrap, so signed and unsigned share them.
+    fn add_i32(self, a: Self::U32, b: Self::U32) -> Self::U32;
+    fn sub_i32(self, a: Self::U32, b: Self::U32) -> Self::U32;
+    /// The larger of each pair of lanes, signed.
+    fn max_i32(self, a: Self::U32, b: Self::U32) -> Self::U32;
+    /// Lane by lane the nearest float, ties to even, signed.
+    fn to_f32(self, a: Self::U32) -> Self::F32;
+    /// The nearest integers, ties to even, of numbers within ±2^22.
+    fn to_i32(self, a: Self::F32) -> Self::U32;
+    fn reduce_add_i32(self, a: Self::U32) -> i32;
+    fn reduce_max_i32(self, a: Self::U32) -> i32;
+    /// # Safety
+    /// `LANES` integers must be readable at `pointer` (no alignment needed).
+    unsafe fn load_i32_ptr(self, pointer: *const i32) -> Self::U32;
+    /// Signed bytes, one per lane.
+    ///
+    /// # Safety
+    /// `LANES` bytes must be readable at `pointer`.
+    unsafe fn load_i8_ptr(self, pointer: *const i8) -> Self::U32;
+    /// Unsigned bytes as floats.
+    ///
+    /// # Safety
+    /// `LANES` bytes must be readable at `pointer`.
+    unsafe fn load_u8_as_f32_ptr(self, pointer: *const u8) -> Self::F32;
+    /// Writes lanes in -128..=127 as bytes.
+    ///
+    /// # Safety
+    /// `LANES` bytes must be writable at `pointer`.
+    unsafe fn store_i8_ptr(self, pointer: *mut i8, value: Self::U32);
+
     /// # Safety
     /// `LANES` floats must be readable at `pointer` (no alignment needed).
     unsafe fn load_ptr(self, pointer: *const f32) -> Self::F32;

@@ -132,6 +132,60 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn add_i32(self, a: Self::U32, b: Self::U32) -> Self::U32 {
+        lanes!(i => a[i].wrapping_add(b[i]))
+    }
+    #[inline(always)]
+    fn sub_i32(self, a: Self::U32, b: Self::U32) -> Self::U32 {
+        lanes!(i => a[i].wrapping_sub(b[i]))
+    }
+    #[inline(always)]
+    fn max_i32(self, a: Self::U32, b: Self::U32) -> Self::U32 {
+        lanes!(i => if a[i].cast_signed() > b[i].cast_signed() { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    fn to_f32(self, a: Self::U32) -> Self::F32 {
+        lanes!(i => a[i].cast_signed() as f32)
+    }
+    #[inline(always)]
+    fn to_i32(self, a: Self::F32) -> Self::U32 {
+        // As `round`: the low bits of the shifted number are the integer itself, modulo 2^22.
+        const SHIFT: f32 = 12_582_912.0;
+        lanes!(i => (a[i] + SHIFT).to_bits().wrapping_sub(SHIFT.to_bits()))
+    }
+    #[inline(always)]
+    fn reduce_add_i32(self, a: Self::U32) -> i32 {
+        a.iter().fold(0_u32, |sum, &lane| sum.wrapping_add(lane)).cast_signed()
+    }
+    #[inline(always)]
+    fn reduce_max_i32(self, a: Self::U32) -> i32 {
+        a.iter().fold(i32::MIN, |max, &lane| max.max(lane.cast_signed()))
+    }
+    #[inline(always)]
+    unsafe fn load_i32_ptr(self, pointer: *const i32) -> Self::U32 {
+        // SAFETY: the caller promises LANES readable integers.
+        unsafe { pointer.cast::<[u32; LANES]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn load_i8_ptr(self, pointer: *const i8) -> Self::U32 {
+        // SAFETY: the caller promises LANES readable bytes.
+        let bytes = unsafe { pointer.cast::<[i8; LANES]>().read_unaligned() };
+        lanes!(i => i32::from(bytes[i]).cast_unsigned())
+    }
+    #[inline(always)]
+    unsafe fn load_u8_as_f32_ptr(self, pointer: *const u8) -> Self::F32 {
+        // SAFETY: the caller promises LANES readable bytes.
+        let bytes = unsafe { pointer.cast::<[u8; LANES]>().read_unaligned() };
+        lanes!(i => f32::from(bytes[i]))
+    }
+    #[inline(always)]
+    unsafe fn store_i8_ptr(self, pointer: *mut i8, value: Self::U32) {
+        let bytes: [i8; LANES] = lanes!(i => value[i] as i8);
+        // SAFETY: the caller promises LANES writable bytes.
+        unsafe { pointer.cast::<[i8; LANES]>().write_unaligned(bytes) }
+    }
+
+    #[inline(always)]
     unsafe fn load_ptr(self, pointer: *const f32) -> Self::F32 {
         // SAFETY: the caller promises LANES readable floats.
         unsafe { pointer.cast::<[f32; LANES]>().read_unaligned() }

@@ -1,0 +1,184 @@
+//! Activations as 8-bit codes: the quantizer with an integer zero point, and the matrix that holds the codes.
+//!
+//! ```text
+//! code(x) = clamp(round_half_even(x · inverse) + z, 0, 255)        value(A) = Δ · (A - z)
+//! ```
+//!
+//! A matrix keeps `A - 128` as `i8`, because that is what the dot products take (see `tile.rs`); nothing outside this
+//! module needs to know. Rows are padded to whole cache lines, so that kernels read and write whole vectors.
+
+use crate::simd::Simd;
+
+/// How one activation tensor is quantized.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quantizer {
+    pub(super) step: f32,
+    pub(super) inverse: f32,
+    pub(super) zero_point: u8,
+}
+
+impl Quantizer {
+    /// Attention probabilities: `code = round_half_even(255 · p)`.
+    pub const PROBABILITIES: Self = Self { step: 1.0 / 255.0, inverse: 255.0, zero_point: 0 };
+
+    /// The quantizer of this step and zero point; the inverse of the step is rounded once to f32.
+    ///
+    /// # Panics
+    /// Unless the step is a normal number above 0.
+    pub fn new(step: f32, zero_point: u8) -> Self {
+        assert!(step.is_normal() && step > 0.0, "activation step {step}");
+        Self { step, inverse: 1.0 / step, zero_point }
+    }
+
+    /// The step `Δ` between adjacent values.
+    pub fn step(&self) -> f32 {
+        self.step
+    }
+
+    /// The code of 0.
+    pub fn zero_point(&self) -> u8 {
+        self.zero_point
+    }
+
+    /// The zero point as stored codes have it: minus 128.
+    pub(super) fn shifted_zero(&self) -> i32 {
+        i32::from(self.zero_point) - 128
+    }
+}
+
+/// A quantizer's numbers in every lane.
+#[derive(Clone, Copy)]
+pub(super) struct QuantizerLanes<S: Simd> {
+    inverse: S::F32,
+    lowest: S::F32,
+    highest: S::F32,
+    zero: S::U32,
+}
+
+impl<S: Simd> QuantizerLanes<S> {
+    #[inline(always)]
+    pub(super) fn new(simd: S, quantizer: &Quantizer) -> Self {
+        let zero = f32::from(quantizer.zero_point);
+        Self {
+            inverse: simd.splat(quantizer.inverse),
+            lowest: simd.splat(-zero),
+            highest: simd.splat(255.0 - zero),
+            zero: simd.splat_u32(quantizer.shifted_zero().cast_unsigned()),
+        }
+    }
+
+    /// Codes minus 128. Clamping before rounding gives the same as after, since the bounds are whole numbers; it keeps
+    /// the conversion in range and gives NaN code 0.
+    #[inline(always)]
+    pub(super) fn codes(&self, simd: S, values: S::F32) -> S::U32 {
+        let scaled = simd.mul(values, self.inverse);
+        let clamped = simd.min(simd.max(scaled, self.lowest), self.highest);
+        simd.add_i32(simd.to_i32(clamped), self.zero)
+    }
+}
+
+/// Bytes that rows are padded to.
+const LINE: usize = 64;
+/// Rows this many bytes apart would share a few lines of the first-level cache.
+const COLLIDING: usize = 4096;
+
+/// A matrix of activation codes, `rows × cols`, whose number of rows changes from call to call.
+#[derive(Clone, Debug, Default)]
+pub struct Codes {
+    data: Vec<i8>,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+}
+
+impl Codes {
+    /// No rows yet, of `cols` columns.
+    pub fn new(cols: usize) -> Self {
+        let padded = cols.next_multiple_of(LINE);
+        let stride = if padded > 0 && padded.is_multiple_of(COLLIDING) { padded + LINE } else { padded };
+        Self { data: Vec::new(), rows: 0, cols, stride }
+    }
+
+    /// Changes the number of rows. Their content is then arbitrary. Memory is taken only when there were never so many.
+    pub fn resize(&mut self, rows: usize) {
+        // A little more, because kernels read four codes at a time even where a head ends.
+        let needed = rows * self.stride + LINE;
+        if self.data.len() < needed {
+            self.data.resize(needed, 0);
+        }
+        self.rows = rows;
+    }
+
+    /// A matrix of these row-major codes.
+    ///
+    /// # Panics
+    /// When they are no whole number of rows.
+    pub fn from_codes(codes: &[u8], cols: usize) -> Self {
+        assert!(cols > 0 && codes.len().is_multiple_of(cols), "{} codes in rows of {cols}", codes.len());
+        let mut matrix = Self::new(cols);
+        matrix.resize(codes.len() / cols);
+        let stride = matrix.stride;
+        for (row, from) in codes.chunks_exact(cols).enumerate() {
+            let stored = &mut matrix.data[row * stride..][..cols];
+            stored.iter_mut().zip(from).for_each(|(stored, &code)| *stored = (code ^ 0x80).cast_signed());
+        }
+        matrix
+    }
+
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// One code.
+    ///
+    /// # Panics
+    /// When there is no such row or column.
+    pub fn code(&self, row: usize, col: usize) -> u8 {
+        assert!(row < self.rows && col < self.cols, "code {row},{col} of {}×{}", self.rows, self.cols);
+        self.data[row * self.stride + col].cast_unsigned() ^ 0x80
+    }
+
+    /// All codes, row-major: for tests and inspection.
+    pub fn to_codes(&self) -> Vec<u8> {
+        let places = (0..self.rows).flat_map(|row| (0..self.cols).map(move |col| (row, col)));
+        places.map(|(row, col)| self.code(row, col)).collect()
+    }
+
+    /// Bytes between rows: at least `cols` rounded up to 64.
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
+    pub(super) fn as_ptr(&self) -> *const i8 {
+        self.data.as_ptr()
+    }
+
+    pub(super) fn as_mut_ptr(&mut self) -> *mut i8 {
+        self.data.as_mut_ptr()
+    }
+}
+
+/// `Σ A'` of a row of `cols` stored codes.
+///
+/// # Safety
+/// `cols` codes must be readable at `row`.
+#[inline(always)]
+pub(super) unsafe fn row_sum<S: Simd>(simd: S, row: *const i8, cols: usize) -> i32 {
+    let mut sums = simd.splat_u32(0);
+    let mut col = 0;
+    // SAFETY: whole vectors below `cols`, then single codes.
+    unsafe {
+        while col + S::LANES <= cols {
+            sums = simd.add_i32(sums, simd.load_i8_ptr(row.add(col)));
+            col += S::LANES;
+        }
+        let rest: i32 = (col..cols).map(|col| i32::from(*row.add(col))).sum();
+        simd.reduce_add_i32(sums).wrapping_add(rest)
+    }
+}

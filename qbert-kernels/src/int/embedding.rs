@@ -1,0 +1,230 @@
+//! Embedding tables as packed rows: a lookup widens one row and dequantizes it.
+//!
+//! A row is a stream of bits, lowest bit first, code after code without gaps (`qbert_quant::pack`'s order), filled up to
+//! a whole byte, so that row `r` begins at byte `r · row_bytes`. Groups are over columns, so every column has a step and
+//! an offset: `value = Δ_c · code + q0_c`, two roundings, never fused, the same bits with every instruction set.
+
+use super::layout::LayoutError;
+use crate::cpu::Kernels;
+use crate::simd::{Kernel, Simd};
+
+/// Codes that are widened at once: whole bytes at every width, whole vectors on every instruction set.
+const CHUNK: usize = 64;
+
+/// The packed rows of an embedding table `[rows, cols]`, borrowed: usually from a mapped file.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddingRows<'a> {
+    bits: u8,
+    rows: usize,
+    cols: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> EmbeddingRows<'a> {
+    /// Sees `bytes` as packed rows.
+    ///
+    /// # Errors
+    /// [`LayoutError::Bits`], [`LayoutError::Shape`] or [`LayoutError::Length`].
+    pub fn new(bits: u8, rows: usize, cols: usize, bytes: &'a [u8]) -> Result<Self, LayoutError> {
+        let expected = Self::packed_len(bits, rows, cols)?;
+        if bytes.len() != expected {
+            return Err(LayoutError::Length { neurons: rows, inputs: cols, bits, expected, found: bytes.len() });
+        }
+        Ok(Self { bits, rows, cols, bytes })
+    }
+
+    /// Bytes that a table takes: each row rounded up to a whole byte.
+    ///
+    /// # Errors
+    /// [`LayoutError::Bits`] unless `bits` is 1 to 8; [`LayoutError::Shape`] when a side is 0 or the length overflows.
+    pub fn packed_len(bits: u8, rows: usize, cols: usize) -> Result<usize, LayoutError> {
+        if !(1..=8).contains(&bits) {
+            return Err(LayoutError::Bits { bits });
+        }
+        let length = row_bytes(bits, cols).and_then(|row| row.checked_mul(rows));
+        length.filter(|&length| length > 0).ok_or(LayoutError::Shape { neurons: rows, inputs: cols })
+    }
+
+    /// Packs row-major codes, one byte each.
+    ///
+    /// # Errors
+    /// As [`EmbeddingRows::packed_len`]; [`LayoutError::Length`] when there are not `rows · cols` codes,
+    /// [`LayoutError::Code`] for a code that needs more than `bits` bits.
+    pub fn pack(codes: &[u8], bits: u8, rows: usize, cols: usize) -> Result<Vec<u8>, LayoutError> {
+        let mut packed = vec![0; Self::packed_len(bits, rows, cols)?];
+        let expected = rows.saturating_mul(cols);
+        if codes.len() != expected {
+            return Err(LayoutError::Length { neurons: rows, inputs: cols, bits: 8, expected, found: codes.len() });
+        }
+        if let Some(index) = codes.iter().position(|&code| code > u8::MAX >> (8 - bits)) {
+            return Err(LayoutError::Code { neuron: index / cols, input: index % cols, code: codes[index], bits });
+        }
+        let length = packed.len() / rows;
+        for (target, row) in packed.chunks_exact_mut(length).zip(codes.chunks_exact(cols)) {
+            for (index, &code) in row.iter().enumerate() {
+                let bit = index * usize::from(bits);
+                let word = u16::from(code) << (bit % 8);
+                target[bit / 8] |= word as u8;
+                if word > 0xff {
+                    target[bit / 8 + 1] |= (word >> 8) as u8;
+                }
+            }
+        }
+        Ok(packed)
+    }
+
+    /// Bits per code.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Checks that the bits that fill up the last byte of each row are 0, so that equal tables have equal bytes.
+    ///
+    /// # Errors
+    /// [`LayoutError::Padding`] with the first row where they are not.
+    pub fn check_padding(&self) -> Result<(), LayoutError> {
+        let used = self.cols * usize::from(self.bits) % 8;
+        if used == 0 {
+            return Ok(());
+        }
+        let length = self.bytes.len() / self.rows;
+        let filled = |row: &[u8]| row.last().is_some_and(|&byte| byte >> used != 0);
+        match self.bytes.chunks_exact(length).position(filled) {
+            Some(row) => Err(LayoutError::Padding { neuron: row, input: self.cols }),
+            None => Ok(()),
+        }
+    }
+
+    /// The codes of one row, one byte each.
+    ///
+    /// # Panics
+    /// When there is no such row.
+    pub fn row_codes(&self, row: usize) -> Vec<u8> {
+        let mut codes = vec![0; self.cols];
+        for (chunk, codes) in codes.chunks_mut(CHUNK).enumerate() {
+            codes.copy_from_slice(&widen(self.bits, self.chunk(self.row(row), chunk))[..codes.len()]);
+        }
+        codes
+    }
+
+    fn row(&self, row: usize) -> &'a [u8] {
+        assert!(row < self.rows, "row {row} of a table of {}", self.rows);
+        let length = self.bytes.len() / self.rows;
+        &self.bytes[row * length..][..length]
+    }
+
+    /// The bytes of up to 64 codes of a row.
+    #[inline(always)]
+    fn chunk(&self, row: &'a [u8], chunk: usize) -> &'a [u8] {
+        let length = CHUNK / 8 * usize::from(self.bits);
+        &row[chunk * length..row.len().min((chunk + 1) * length)]
+    }
+}
+
+fn row_bytes(bits: u8, cols: usize) -> Option<usize> {
+    Some(cols.checked_mul(usize::from(bits))?.div_ceil(8))
+}
+
+/// Widens up to 64 codes; what is not there is 0.
+#[inline(always)]
+fn widen(bits: u8, bytes: &[u8]) -> [u8; CHUNK] {
+    macro_rules! by_bits {
+        ($($bits:literal)*) => {
+            match bits {
+                $($bits => widen_chunk::<$bits>(bytes),)*
+                _ => widen_chunk::<8>(bytes),
+            }
+        };
+    }
+    by_bits!(1 2 3 4 5 6 7)
+}
+
+/// Eight codes of `BITS` bits are `BITS` bytes: one word each.
+#[inline(always)]
+fn widen_chunk<const BITS: usize>(bytes: &[u8]) -> [u8; CHUNK] {
+    let mut codes = [0; CHUNK];
+    for (bytes, codes) in bytes.chunks(BITS).zip(codes.as_chunks_mut::<8>().0) {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        let word = u64::from_le_bytes(word);
+        for (place, code) in codes.iter_mut().enumerate() {
+            *code = (word >> (place * BITS)) as u8 & (u8::MAX >> (8 - BITS));
+        }
+    }
+    codes
+}
+
+/// An embedding table with the step and offset of every column.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddingTable<'a> {
+    /// The codes.
+    pub rows: EmbeddingRows<'a>,
+    /// `Δ` of each column.
+    pub steps: &'a [f32],
+    /// `q0` of each column.
+    pub lows: &'a [f32],
+}
+
+struct Lookup<'a> {
+    table: EmbeddingTable<'a>,
+    row: usize,
+    out: &'a mut [f32],
+    add: bool,
+}
+
+impl Kernel for Lookup<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { table: EmbeddingTable { rows, steps, lows }, row, out, add } = self;
+        let bytes = rows.row(row);
+        for (chunk, out) in out.chunks_mut(CHUNK).enumerate() {
+            let codes = widen(rows.bits, rows.chunk(bytes, chunk));
+            for (index, out) in out.chunks_mut(S::LANES).enumerate() {
+                let col = chunk * CHUNK + index * S::LANES;
+                let (steps, lows) = (&steps[col..col + out.len()], &lows[col..col + out.len()]);
+                // SAFETY: the codes of a chunk are whole vectors.
+                let codes = unsafe { simd.load_u8_as_f32_ptr(codes.as_ptr().add(index * S::LANES)) };
+                let value = simd.add(simd.mul(simd.load_partial(steps), codes), simd.load_partial(lows));
+                let value = if add { simd.add(simd.load_partial(out), value) } else { value };
+                simd.store_partial(out, value);
+            }
+        }
+    }
+}
+
+impl Kernels {
+    /// `out = value` of one row of a table.
+    ///
+    /// # Panics
+    /// When there is no such row, or a slice does not have one element per column.
+    pub fn write_embedding(self, table: EmbeddingTable<'_>, row: usize, out: &mut [f32]) {
+        check(&table, out);
+        self.run(Lookup { table, row, out, add: false });
+    }
+
+    /// `out += value` of one row of a table.
+    ///
+    /// # Panics
+    /// As [`Kernels::write_embedding`].
+    pub fn add_embedding(self, table: EmbeddingTable<'_>, row: usize, out: &mut [f32]) {
+        check(&table, out);
+        self.run(Lookup { table, row, out, add: true });
+    }
+}
+
+fn check(table: &EmbeddingTable<'_>, out: &[f32]) {
+    let lengths = [table.rows.cols, table.steps.len(), table.lows.len(), out.len()];
+    assert!(lengths.iter().all(|&length| length == lengths[0]), "columns, steps, offsets and output of {lengths:?}");
+}

@@ -1,0 +1,53 @@
+//! Integer inference: BERT's linear layers and attention on 8-bit activation codes and packed 1- to 8-bit weight codes
+//! (paper, App. A: products of codes in integers, then one gathered dequantization).
+//!
+//! | operation | function | in → out |
+//! |---|---|---|
+//! | embedding lookup | [`Kernels::write_embedding`], [`Kernels::add_embedding`] | packed rows → f32 |
+//! | LayerNorm | [`Compute::norm_to_codes`] | f32 in place, and codes |
+//! | linear layers that share an input | [`Compute::linear`] | codes → codes, codes of GELU, f32, or exact integers |
+//! | attention | [`Compute::attention`] | codes of query, key, value → codes of the context |
+//! | linear + residual + LayerNorm | [`Compute::linear_norm`] | codes → f32 in place, and codes |
+//!
+//! That is a whole encoder: one f32 matrix for the residual stream, one [`Codes`] per activation tensor, no padding
+//! between sequences, no memory taken once the buffers have grown (`examples/int_kernel_speed.rs` has the loop).
+//!
+//! **What is guaranteed.** Integer sums are exact and equal on every instruction set, whatever the codes. Everything up
+//! to a linear layer's result, and codes made of it, has the same bits on every instruction set. GELU, softmax and
+//! LayerNorm are the training kernels': the same bits for one instruction set and any number of threads, the last bits
+//! of floats (and so, rarely, a code that was half-way) may differ between instruction sets. NaN becomes code 0.
+//!
+//! **Choice of instruction set**: [`Kernels`], and so `QBERT_KERNELS`, as for the float kernels. `avx512` multiplies with
+//! VNNI where the CPU has it, else with AVX2.
+
+#[cfg(doc)]
+use crate::{Compute, Kernels};
+
+mod attention;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod codes;
+mod embedding;
+mod epilogue;
+mod layout;
+mod linear;
+mod norm;
+mod params;
+mod portable;
+mod softmax;
+mod tile;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
+
+pub use attention::AttentionInput;
+pub use codes::{Codes, Quantizer};
+pub use embedding::{EmbeddingRows, EmbeddingTable};
+pub use layout::{BLOCK_INPUTS, LayoutError, MOST_INPUTS, PackedWeights, TILE_NEURONS, pack, packed_len};
+pub use linear::{LinearInput, LinearLayer, LinearOutput};
+pub use norm::NormOutput;
+pub use params::LinearParams;
+
+/// Which multiplier runs with an instruction set: `avx512-vnni`, `avx2` or `portable`.
+pub fn multiplier_name(kernels: crate::Kernels) -> &'static str {
+    tile::Multiplier::of(kernels).name()
+}

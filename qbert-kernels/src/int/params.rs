@@ -1,0 +1,67 @@
+//! What a linear layer needs besides its codes: one step, offset, code sum and bias per output neuron.
+
+use super::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, PackedWeights, TILE_NEURONS};
+use super::tile::{Multiplier, PANEL};
+use crate::cpu::Kernels;
+
+/// The numbers of every output neuron `n`: a weight is `Δ_n · W + w0_n`, and `b_n` is added to the sum.
+///
+/// Arrays are padded to whole panels with zeros, so that kernels read whole vectors.
+#[derive(Clone, Debug)]
+pub struct LinearParams {
+    neurons: usize,
+    pub(super) steps: Vec<f32>,
+    pub(super) lows: Vec<f32>,
+    pub(super) biases: Vec<f32>,
+    pub(super) code_sums: Vec<i32>,
+}
+
+impl LinearParams {
+    /// Takes the neurons' steps, offsets and biases, and sums the codes.
+    ///
+    /// # Panics
+    /// When a slice does not have one element per neuron.
+    pub fn new(kernels: Kernels, weights: &PackedWeights<'_>, steps: &[f32], lows: &[f32], biases: &[f32]) -> Self {
+        let neurons = weights.neurons();
+        let lengths = [steps.len(), lows.len(), biases.len()];
+        assert!(lengths.iter().all(|&length| length == neurons), "numbers of {lengths:?} neurons instead of {neurons}");
+        let padded = neurons.next_multiple_of(PANEL);
+        let pad = |values: &[f32]| {
+            let mut padded_values = Vec::with_capacity(padded);
+            padded_values.extend_from_slice(values);
+            padded_values.resize(padded, 0.0);
+            padded_values
+        };
+        let mut code_sums = code_sums(Multiplier::of(kernels), weights);
+        code_sums.resize(padded, 0);
+        Self { neurons, steps: pad(steps), lows: pad(lows), biases: pad(biases), code_sums }
+    }
+
+    /// Output neurons.
+    pub fn neurons(&self) -> usize {
+        self.neurons
+    }
+
+    /// `Σ W` of each neuron.
+    pub fn code_sums(&self) -> &[i32] {
+        &self.code_sums[..self.neurons]
+    }
+}
+
+/// Sums the codes tile by tile; codes that fill up a tile are 0.
+fn code_sums(multiplier: Multiplier, weights: &PackedWeights<'_>) -> Vec<i32> {
+    let mut cells = vec![0; weights.blocks() * BLOCK_CELLS * CELL];
+    let mut sums = Vec::with_capacity(weights.tiles() * TILE_NEURONS);
+    for tile in 0..weights.tiles() {
+        multiplier.widen(weights.bits(), weights.tile(tile), &mut cells);
+        let mut tile_sums = [0_u32; TILE_NEURONS];
+        for cell in cells.as_chunks::<CELL>().0 {
+            let neurons = cell.as_chunks::<CELL_INPUTS>().0.iter();
+            for (sum, codes) in tile_sums.iter_mut().zip(neurons) {
+                *sum += codes.iter().map(|&code| u32::from(code)).sum::<u32>();
+            }
+        }
+        sums.extend(tile_sums.map(u32::cast_signed));
+    }
+    sums
+}

@@ -1,0 +1,54 @@
+//! The reference: plain loops over cells, equal to the other instruction sets to the last bit.
+
+use super::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, TILE_NEURONS, block_bytes, planes};
+use super::tile::{PANEL, Tile};
+
+/// Widens the blocks of one tile to a byte per code, cell after cell.
+pub(super) fn widen(bits: u8, packed: &[u8], cells: &mut [u8]) {
+    let blocks = packed.chunks_exact(block_bytes(bits)).zip(cells.chunks_exact_mut(BLOCK_CELLS * CELL));
+    for (block, cells) in blocks {
+        cells.fill(0);
+        let mut rest = block;
+        for &(plane, shift) in planes(bits) {
+            let (bytes, after) = rest.split_at(CELL * plane);
+            rest = after;
+            let per_byte = 8 / plane;
+            for (index, cell) in cells.chunks_exact_mut(CELL).enumerate() {
+                let from = &bytes[index / per_byte * CELL..][..CELL];
+                let (down, mask) = (index % per_byte * plane, u8::MAX >> (8 - plane));
+                for (code, &byte) in cell.iter_mut().zip(from) {
+                    *code |= ((byte >> down) & mask) << shift;
+                }
+            }
+        }
+    }
+}
+
+/// One tile of sums.
+///
+/// # Safety
+/// As [`Tile`] says.
+pub(super) unsafe fn multiply(tile: &Tile) {
+    for row in 0..tile.rows {
+        for half in 0..2 {
+            // SAFETY: the tile's own promises: 32 starts, `steps` cells in each half, `rows` rows of `4·steps` codes,
+            // and room for `rows` rows of 32 sums.
+            unsafe {
+                let mut sums = tile.start.add(half * TILE_NEURONS).cast::<[i32; TILE_NEURONS]>().read_unaligned();
+                for step in 0..tile.steps {
+                    let a = tile.a.add(row * tile.a_row + step * CELL_INPUTS).cast::<[i8; CELL_INPUTS]>().read();
+                    let cell = tile.cells.add(half * tile.half_step + step * CELL).cast::<[u8; CELL]>().read();
+                    for (neuron, sum) in sums.iter_mut().enumerate() {
+                        for (input, &a) in a.iter().enumerate() {
+                            let weight = i32::from(cell[neuron * CELL_INPUTS + input]);
+                            *sum = sum.wrapping_add(i32::from(a) * weight);
+                        }
+                    }
+                }
+                let target = tile.sums.add(row * tile.sums_row + half * TILE_NEURONS);
+                target.cast::<[i32; TILE_NEURONS]>().write_unaligned(sums);
+            }
+        }
+    }
+    const { assert!(PANEL == 2 * TILE_NEURONS) };
+}

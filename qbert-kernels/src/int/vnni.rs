@@ -1,0 +1,142 @@
+//! AVX-512 with VNNI: 64 products and sixteen sums per instruction, 24 accumulators.
+
+use std::arch::x86_64::*;
+
+use super::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, block_bytes, planes};
+use super::tile::Tile;
+
+/// Proof that the CPU has AVX-512 F, BW, VL and VNNI: only [`Vnni::new`] makes one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Vnni(());
+
+impl Vnni {
+    pub(super) fn new() -> Option<Self> {
+        let present = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni");
+        present.then_some(Self(()))
+    }
+}
+
+pub(super) fn widen(_: Vnni, bits: u8, packed: &[u8], cells: &mut [u8]) {
+    // SAFETY: the proof says that the CPU has the features.
+    unsafe {
+        match bits {
+            1 => widen_blocks::<1>(packed, cells),
+            2 => widen_blocks::<2>(packed, cells),
+            3 => widen_blocks::<3>(packed, cells),
+            4 => widen_blocks::<4>(packed, cells),
+            5 => widen_blocks::<5>(packed, cells),
+            6 => widen_blocks::<6>(packed, cells),
+            7 => widen_blocks::<7>(packed, cells),
+            _ => cells.copy_from_slice(packed),
+        }
+    }
+}
+
+/// The width is a constant, so that loops over planes and cells unroll and shifts become immediate ones.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn widen_blocks<const BITS: u8>(packed: &[u8], cells: &mut [u8]) {
+    let blocks = packed.chunks_exact(block_bytes(BITS)).zip(cells.chunks_exact_mut(BLOCK_CELLS * CELL));
+    for (block, cells) in blocks {
+        for index in 0..BLOCK_CELLS {
+            let mut code = _mm512_setzero_si512();
+            let mut start = 0;
+            for &(plane, shift) in planes(BITS) {
+                let per_byte = 8 / plane;
+                let from = &block[start + index / per_byte * CELL..][..CELL];
+                // SAFETY: 64 bytes are there.
+                let bytes = unsafe { _mm512_loadu_si512(from.as_ptr().cast()) };
+                let down = (index % per_byte * plane) as i32 - shift as i32;
+                let moved = move_down(bytes, down);
+                let mask = _mm512_set1_epi8((((1_u32 << plane) - 1) << shift) as i8);
+                // (moved & mask) | code in one instruction.
+                code = _mm512_ternarylogic_epi64::<0xF8>(code, moved, mask);
+                start += CELL * plane;
+            }
+            let target = &mut cells[index * CELL..][..CELL];
+            // SAFETY: 64 bytes are there.
+            unsafe { _mm512_storeu_si512(target.as_mut_ptr().cast(), code) };
+        }
+    }
+}
+
+/// Bits cross byte borders here; the caller masks off those that did.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[inline]
+fn move_down(bytes: __m512i, down: i32) -> __m512i {
+    if down >= 0 {
+        _mm512_srl_epi16(bytes, _mm_cvtsi32_si128(down))
+    } else {
+        _mm512_sll_epi16(bytes, _mm_cvtsi32_si128(-down))
+    }
+}
+
+/// One tile of sums.
+///
+/// # Safety
+/// As [`Tile`] says; at most 12 rows.
+pub(super) unsafe fn multiply(_: Vnni, tile: &Tile) {
+    macro_rules! by_rows {
+        ($($rows:literal $chains:literal),*) => {
+            match tile.rows {
+                $($rows => multiply_rows::<$rows, $chains>(tile),)*
+                rows => unreachable!("tile of {rows} rows"),
+            }
+        };
+    }
+    // SAFETY: the proof says that the CPU has the features; the rest is passed on.
+    unsafe { by_rows!(1 4, 2 4, 3 2, 4 2, 5 2, 6 1, 7 1, 8 1, 9 1, 10 1, 11 1, 12 1) }
+}
+
+/// `CHAINS` sums per place take the steps in turn, so that few rows do not wait for each other's results.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn multiply_rows<const ROWS: usize, const CHAINS: usize>(tile: &Tile) {
+    // SAFETY: every address is inside what the tile's maker promised.
+    unsafe {
+        let mut sums = [[[_mm512_setzero_si512(); 2]; ROWS]; CHAINS];
+        sums[0] = [[_mm512_loadu_si512(tile.start.cast()), _mm512_loadu_si512(tile.start.add(16).cast())]; ROWS];
+        let (mut a, mut cells) = (tile.a, tile.cells);
+        for _ in 0..tile.steps / CHAINS {
+            for sums in &mut sums {
+                add_step(sums, (a, tile.a_row), (cells, tile.half_step));
+                a = a.add(CELL_INPUTS);
+                cells = cells.add(CELL);
+            }
+        }
+        for _ in 0..tile.steps % CHAINS {
+            add_step(&mut sums[0], (a, tile.a_row), (cells, tile.half_step));
+            a = a.add(CELL_INPUTS);
+            cells = cells.add(CELL);
+        }
+        for index in 0..ROWS {
+            for half in 0..2 {
+                let mut total = sums[0][index][half];
+                for chain in &sums[1..] {
+                    total = _mm512_add_epi32(total, chain[index][half]);
+                }
+                _mm512_storeu_si512(tile.sums.add(index * tile.sums_row + half * 16).cast(), total);
+            }
+        }
+    }
+}
+
+/// Adds four inputs' products to every sum.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+#[inline]
+unsafe fn add_step<const ROWS: usize>(
+    sums: &mut [[__m512i; 2]; ROWS],
+    (a, row): (*const i8, usize),
+    (cells, half): (*const u8, usize),
+) {
+    // SAFETY: as above.
+    unsafe {
+        let (first, second) = (_mm512_loadu_si512(cells.cast()), _mm512_loadu_si512(cells.add(half).cast()));
+        for (index, [low, high]) in sums.iter_mut().enumerate() {
+            let four = _mm512_set1_epi32(a.add(index * row).cast::<i32>().read_unaligned());
+            *low = _mm512_dpbusd_epi32(*low, first, four);
+            *high = _mm512_dpbusd_epi32(*high, second, four);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! `model.qbert`: one file with everything a prediction needs, used straight from the memory map.
+//!
+//! The format is specified byte by byte in `docs/format.md`. Opening a file checks all of it: the frame, a checksum of
+//! every part, every shape and length against the configuration and the plan, every number for being usable. After
+//! [`PackedModel::open`] nothing can be missing, out of range or damaged, so accessors do not fail.
+//!
+//! Not for training: there are no master weights in it. A quantized checkpoint directory has those.
+
+mod header;
+mod read;
+mod write;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use qbert_kernels::MappedFile;
+use qbert_kernels::int::{EmbeddingRows, PackedWeights};
+use qbert_quant::{ActivationParams, Affine, BitWidth, Layout as MatrixLayout, Plan, Site};
+
+use crate::config::{Config, Head};
+use crate::error::Result;
+use crate::layout::Layout;
+
+pub use write::{PackedContents, packed_bytes, quantize_sites, write_packed};
+
+/// The version of the format that is written, and the only one that is read.
+pub const VERSION: u32 = 1;
+
+/// The quantized activation tensors of one encoder layer. Attention probabilities are always in steps of 1/255.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayerActivations {
+    /// The hidden state that enters query, key and value.
+    pub input: ActivationParams,
+    /// Queries, with bias.
+    pub query: ActivationParams,
+    /// Keys, with bias.
+    pub key: ActivationParams,
+    /// Values, with bias.
+    pub value: ActivationParams,
+    /// What enters the attention's output matrix.
+    pub context: ActivationParams,
+    /// What enters the first feed-forward matrix.
+    pub middle: ActivationParams,
+    /// What enters the second feed-forward matrix, after GELU.
+    pub inner: ActivationParams,
+}
+
+impl LayerActivations {
+    /// The tensors' names, in the order of the file.
+    pub const NAMES: [&'static str; 7] = ["input", "query", "key", "value", "context", "middle", "inner"];
+
+    /// From one quantizer per name, in the order of [`LayerActivations::NAMES`].
+    pub fn from_array([input, query, key, value, context, middle, inner]: [ActivationParams; 7]) -> Self {
+        Self { input, query, key, value, context, middle, inner }
+    }
+
+    /// One quantizer per name, in the order of [`LayerActivations::NAMES`].
+    pub fn to_array(self) -> [ActivationParams; 7] {
+        [self.input, self.query, self.key, self.value, self.context, self.middle, self.inner]
+    }
+}
+
+/// How a packed model cuts text into pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PackedTokenizer<'a> {
+    /// BERT's usual tokenizer: one token per line, and the settings of a `tokenizer_config.json` as a JSON object.
+    Vocabulary {
+        /// `vocab.txt`
+        text: &'a [u8],
+        /// `do_lower_case`, `strip_accents`, `tokenize_chinese_chars`
+        options: &'a str,
+    },
+    /// Any other tokenizer: the text of a `tokenizer.json`.
+    Json(&'a [u8]),
+}
+
+/// The weights of one site.
+#[derive(Debug, Clone)]
+pub enum PackedSite<'a> {
+    /// An encoder matrix: tiles of codes and its groups' quantizers.
+    Matrix(PackedWeights<'a>, PackedGroups<'a>),
+    /// An embedding table: rows of codes and its groups' quantizers, over columns.
+    Table(EmbeddingRows<'a>, PackedGroups<'a>),
+    /// A site that the plan leaves in f32: row-major values and the number of columns.
+    Full(Cow<'a, [f32]>, usize),
+}
+
+/// The quantizers of a site's groups.
+#[derive(Debug, Clone, Copy)]
+pub struct PackedGroups<'a> {
+    layout: MatrixLayout,
+    affines: &'a [Affine],
+}
+
+impl<'a> PackedGroups<'a> {
+    /// Shape and grouping.
+    pub fn layout(&self) -> MatrixLayout {
+        self.layout
+    }
+
+    /// One quantizer per group.
+    pub fn affines(&self) -> &'a [Affine] {
+        self.affines
+    }
+
+    /// `Δ` of every output neuron: every row of a matrix, every column of a table.
+    pub fn steps(&self) -> Vec<f32> {
+        self.per_neuron(Affine::step)
+    }
+
+    /// `q0` of every output neuron.
+    pub fn lows(&self) -> Vec<f32> {
+        self.per_neuron(Affine::low)
+    }
+
+    fn per_neuron(&self, number: impl Fn(&Affine) -> f32) -> Vec<f32> {
+        let groups = self.affines.iter().zip(self.layout.groups().iter());
+        groups.flat_map(|(affine, span)| span.map(|_| number(affine)).collect::<Vec<_>>()).collect()
+    }
+}
+
+/// The bytes of a model: mapped, or handed over.
+#[derive(Debug)]
+enum Storage {
+    Mapped(MappedFile),
+    Owned(Vec<u8>),
+}
+
+impl std::ops::Deref for Storage {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// One site as it is stored.
+#[derive(Debug)]
+enum StoredSite {
+    Codes { bits: BitWidth, layout: MatrixLayout, affines: Vec<Affine>, bytes: Range<usize> },
+    Full { cols: usize, bytes: Range<usize> },
+}
+
+/// An opened packed model. `Send + Sync`: share it between threads.
+#[derive(Debug)]
+pub struct PackedModel {
+    path: PathBuf,
+    storage: Storage,
+    config: Config,
+    layout: Layout,
+    labels: Vec<String>,
+    task: String,
+    plan: Plan,
+    provenance: BTreeMap<String, String>,
+    tokenizer_options: Option<String>,
+    tokenizer: Range<usize>,
+    sites: BTreeMap<Site, StoredSite>,
+    floats: BTreeMap<String, Range<usize>>,
+    activations: Option<Vec<LayerActivations>>,
+    sizes: Vec<(String, usize)>,
+}
+
+impl PackedModel {
+    /// Maps and checks the file at `path`.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is no packed model, is of another version, or is damaged in any way; the error
+    /// names the file and the part.
+    pub fn open(path: &Path) -> Result<Self> {
+        let map = MappedFile::open(path).map_err(crate::Error::io(path, "open the packed model"))?;
+        read::read(path, Storage::Mapped(map))
+    }
+
+    /// The same from bytes in memory; `name` stands for them in errors.
+    ///
+    /// # Errors
+    /// As [`PackedModel::open`].
+    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self> {
+        read::read(Path::new(name), Storage::Owned(bytes))
+    }
+
+    /// Compares every checksum once more: whether the bytes are still what was opened.
+    ///
+    /// # Errors
+    /// As [`PackedModel::open`].
+    pub fn verify(&self) -> Result<()> {
+        read::check_frame(&self.path, &self.storage).map(|_| ())
+    }
+
+    /// The file, or the name given to [`PackedModel::from_bytes`].
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of the whole file.
+    pub fn file_len(&self) -> usize {
+        self.storage.len()
+    }
+
+    /// Every tensor of the file with its bytes, in the order of the file; what is missing to
+    /// [`PackedModel::file_len`] is the header.
+    pub fn sizes(&self) -> &[(String, usize)] {
+        &self.sizes
+    }
+
+    /// The configuration, labels included.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Which tensors the model has; sites are in it under their f32 names.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The head.
+    pub fn head(&self) -> Head {
+        self.layout.head()
+    }
+
+    /// The labels of a classifier, in the order of its outputs; empty for other heads.
+    pub fn labels(&self) -> &[String] {
+        &self.labels
+    }
+
+    /// The task's name as it was given when the model was packed; may be empty.
+    pub fn task(&self) -> &str {
+        &self.task
+    }
+
+    /// The bit plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Where the model comes from: whatever was written down when it was packed.
+    pub fn provenance(&self) -> &BTreeMap<String, String> {
+        &self.provenance
+    }
+
+    /// How text is cut into pieces.
+    pub fn tokenizer(&self) -> PackedTokenizer<'_> {
+        let bytes = &self.storage[self.tokenizer.clone()];
+        match &self.tokenizer_options {
+            Some(options) => PackedTokenizer::Vocabulary { text: bytes, options },
+            None => PackedTokenizer::Json(bytes),
+        }
+    }
+
+    /// The activations' quantizers of every encoder layer; `None` where activations stay in f32.
+    pub fn activations(&self) -> Option<&[LayerActivations]> {
+        self.activations.as_deref()
+    }
+
+    /// The weights of a site; `None` for a layer that the model does not have.
+    pub fn site(&self, site: Site) -> Option<PackedSite<'_>> {
+        match self.sites.get(&site)? {
+            StoredSite::Full { cols, bytes } => Some(PackedSite::Full(self.floats_at(bytes), *cols)),
+            StoredSite::Codes { bits, layout, affines, bytes } => {
+                let groups = PackedGroups { layout: *layout, affines };
+                let (bits, rows, cols) = (bits.get(), layout.rows(), layout.cols());
+                let bytes = &self.storage[bytes.clone()];
+                // Lengths were checked when the file was opened.
+                match site {
+                    Site::Layer(..) => {
+                        PackedWeights::new(bits, rows, cols, bytes).ok().map(|w| PackedSite::Matrix(w, groups))
+                    }
+                    Site::Embedding(_) => {
+                        EmbeddingRows::new(bits, rows, cols, bytes).ok().map(|r| PackedSite::Table(r, groups))
+                    }
+                }
+            }
+        }
+    }
+
+    /// The values of a tensor that is not quantized (biases, `LayerNorm`, pooler, head), by its canonical name; straight
+    /// from the file where the machine allows it.
+    pub fn float(&self, name: &str) -> Option<Cow<'_, [f32]>> {
+        self.floats.get(name).map(|bytes| self.floats_at(bytes))
+    }
+
+    fn floats_at(&self, bytes: &Range<usize>) -> Cow<'_, [f32]> {
+        let bytes = &self.storage[bytes.clone()];
+        match bytemuck::try_cast_slice(bytes) {
+            Ok(values) if cfg!(target_endian = "little") => Cow::Borrowed(values),
+            _ => Cow::Owned(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()),
+        }
+    }
+}

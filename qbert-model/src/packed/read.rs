@@ -1,0 +1,218 @@
+//! Reading a packed model: everything is checked here, once, against the configuration and the plan.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use qbert_kernels::int::{EmbeddingRows, PackedWeights};
+use qbert_quant::{ActivationParams, Affine, BitWidth, Layout as MatrixLayout, Plan, Precision, Site, SitedTensor};
+
+use super::header::{Entry, Header, Kind, Problem};
+use super::{LayerActivations, PackedModel, Storage, StoredSite, VERSION};
+use crate::config::{Config, Head};
+use crate::error::{Error, Result};
+use crate::layout::{Layout, site_tensor};
+
+/// The frame and its checksums, as errors of this crate.
+pub(super) fn check_frame(path: &Path, bytes: &[u8]) -> Result<Header> {
+    if bytes.starts_with(b"version https://git-lfs") {
+        return Err(Error::LfsPointer { path: path.to_owned() });
+    }
+    let header = Header::read(bytes).map_err(|problem| match problem {
+        Problem::Foreign(problem) => Error::NotPacked { path: path.to_owned(), problem },
+        Problem::Damaged(problem) => Error::Damaged { path: path.to_owned(), problem },
+    })?;
+    let format = header.metadata.get("format");
+    if format.is_none_or(|format| format != "qbert") {
+        let problem = "this is a safetensors file, but not a packed model".to_owned();
+        return Err(Error::NotPacked { path: path.to_owned(), problem });
+    }
+    match header.metadata.get("version") {
+        Some(version) if *version == VERSION.to_string() => Ok(header),
+        version => {
+            let found = version.map_or("no version", String::as_str);
+            let problem = format!("a packed model of version {found}, and only version {VERSION} is read");
+            Err(Error::NotPacked { path: path.to_owned(), problem })
+        }
+    }
+}
+
+pub(super) fn read(path: &Path, storage: Storage) -> Result<PackedModel> {
+    let header = check_frame(path, &storage)?;
+    let sizes = header.tensors.iter().map(|tensor| (tensor.name.clone(), tensor.bytes.len())).collect();
+    let mut reader = Reader::new(path, &storage, header);
+    let config = Config::parse(reader.text("config")?.as_bytes(), path)?;
+    let plan = Plan::parse(reader.text("plan")?, &format!("{}: the plan inside", path.display()))?;
+    plan.check_layers(config.layers).map_err(|error| reader.damaged(error.to_string()))?;
+    let layout = reader.layout(&config)?;
+    let labels = match layout.head() {
+        Head::SequenceClassification | Head::TokenClassification => config.labels.clone(),
+        Head::None | Head::QuestionAnswering => Vec::new(),
+    };
+    let provenance = reader.provenance()?;
+    let task = reader.text("task")?.to_owned();
+    let mut sites = BTreeMap::new();
+    for tensor in &config.shape(None).tensors {
+        sites.insert(tensor.site, reader.site(tensor, &plan, config.heads)?);
+    }
+    let mut floats = BTreeMap::new();
+    for parameter in layout.parameters() {
+        if Site::all(config.layers).all(|site| site_tensor(site) != parameter.name) {
+            floats.insert(parameter.name.clone(), reader.floats(&parameter.name, &parameter.shape)?.bytes);
+        }
+    }
+    let activations = match plan.activation().bits {
+        Precision::Full => None,
+        Precision::Bits(BitWidth::EIGHT) => {
+            Some((0..config.layers).map(|layer| reader.activations(layer)).collect::<Result<Vec<_>>>()?)
+        }
+        Precision::Bits(bits) => {
+            return Err(reader.damaged(format!("activations of {bits} bits; only 8 are supported")));
+        }
+    };
+    let tokenizer_options = reader.metadata.get("tokenizer_options").cloned();
+    let name = if tokenizer_options.is_some() { "vocabulary" } else { "tokenizer" };
+    let tokenizer = reader.take(name, Kind::U8)?.bytes;
+    reader.nothing_left()?;
+    let path = path.to_owned();
+    Ok(PackedModel {
+        path,
+        config,
+        layout,
+        labels,
+        task,
+        plan,
+        provenance,
+        tokenizer_options,
+        tokenizer,
+        sites,
+        floats,
+        activations,
+        sizes,
+        storage,
+    })
+}
+
+/// The tensors of a file that nobody has asked for yet.
+struct Reader<'a> {
+    path: &'a Path,
+    bytes: &'a [u8],
+    metadata: BTreeMap<String, String>,
+    tensors: BTreeMap<String, Entry>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(path: &'a Path, bytes: &'a [u8], header: Header) -> Self {
+        let tensors = header.tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+        Self { path, bytes, metadata: header.metadata, tensors }
+    }
+
+    fn damaged(&self, problem: String) -> Error {
+        Error::Damaged { path: self.path.to_owned(), problem }
+    }
+
+    fn text(&self, key: &str) -> Result<&str> {
+        let text = self.metadata.get(key).ok_or_else(|| self.damaged(format!("the metadata has no `{key}`")))?;
+        Ok(text)
+    }
+
+    fn provenance(&self) -> Result<BTreeMap<String, String>> {
+        serde_json::from_str(self.text("provenance")?).map_err(|error| self.damaged(format!("`provenance`: {error}")))
+    }
+
+    /// The model's tensors, from the configuration and from what is there.
+    fn layout(&self, config: &Config) -> Result<Layout> {
+        let head =
+            config.declared_head.ok_or_else(|| self.damaged("`architectures` names no known head".to_owned()))?;
+        let outputs = match head {
+            Head::None => 0,
+            Head::QuestionAnswering => 2,
+            Head::SequenceClassification | Head::TokenClassification => config.labels.len(),
+        };
+        Ok(Layout::new(config, head, outputs, self.tensors.contains_key("pooler.dense.weight")))
+    }
+
+    /// A tensor of this name and format; each is taken once.
+    fn take(&mut self, name: &str, kind: Kind) -> Result<Entry> {
+        match self.tensors.remove(name) {
+            Some(entry) if entry.kind == kind => Ok(entry),
+            Some(entry) => Err(self.damaged(format!("tensor `{name}` is stored as {:?}, not as {kind:?}", entry.kind))),
+            None => Err(self.damaged(format!("tensor `{name}` is missing"))),
+        }
+    }
+
+    /// A tensor of finite floats in this shape.
+    fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Entry> {
+        let entry = self.take(name, Kind::F32)?;
+        if entry.shape != shape {
+            let found = entry.shape;
+            return Err(self.damaged(format!("tensor `{name}` has shape {found:?}, the model asks for {shape:?}")));
+        }
+        let bad = self.values(&entry).position(|value| !value.is_finite());
+        match bad {
+            None => Ok(entry),
+            Some(index) => {
+                let value = self.values(&entry).nth(index).unwrap_or_default();
+                Err(Error::NotFinite { path: self.path.to_owned(), tensor: name.to_owned(), index, value })
+            }
+        }
+    }
+
+    fn values(&self, entry: &Entry) -> impl Iterator<Item = f32> + use<'a> {
+        self.bytes[entry.bytes.clone()].as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes))
+    }
+
+    fn site(&mut self, tensor: &SitedTensor, plan: &Plan, heads: usize) -> Result<StoredSite> {
+        let SitedTensor { site, rows, cols, axis, .. } = *tensor;
+        let planned = plan.site(site)?;
+        let Precision::Bits(bits) = planned.bits else {
+            let bytes = self.floats(&site_tensor(site), &[rows, cols])?.bytes;
+            return Ok(StoredSite::Full { cols, bytes });
+        };
+        let layout = MatrixLayout::resolve(rows, cols, axis, planned.groups, heads)
+            .map_err(|source| qbert_quant::Error::AtSite { site, source: Box::new(source) })?;
+        let bytes = self.take(&format!("{site}.codes"), Kind::U8)?.bytes;
+        self.check_codes(site, (bits, rows, cols), &self.bytes[bytes.clone()])?;
+        let groups = self.floats(&format!("{site}.groups"), &[layout.groups().count(), 2])?;
+        let numbers: Vec<f32> = self.values(&groups).collect();
+        let affines = numbers.as_chunks::<2>().0.iter().map(|&[step, low]| Affine::new(low, step, bits));
+        let affines: std::result::Result<Vec<Affine>, _> = affines.collect();
+        let affines = affines.map_err(|error| self.damaged(format!("{site}: {error}")))?;
+        Ok(StoredSite::Codes { bits, layout, affines, bytes })
+    }
+
+    /// Lengths, and that nothing is hidden in what fills up a matrix.
+    fn check_codes(&self, site: Site, (bits, rows, cols): (BitWidth, usize, usize), codes: &[u8]) -> Result<()> {
+        let checked = match site {
+            Site::Layer(..) => {
+                PackedWeights::new(bits.get(), rows, cols, codes).and_then(|weights| weights.check_padding())
+            }
+            Site::Embedding(_) => {
+                EmbeddingRows::new(bits.get(), rows, cols, codes).and_then(|table| table.check_padding())
+            }
+        };
+        checked.map_err(|error| self.damaged(format!("{site}: {error}")))
+    }
+
+    fn activations(&mut self, layer: usize) -> Result<LayerActivations> {
+        let name = format!("layer.{layer}.activations");
+        let entry = self.floats(&name, &[LayerActivations::NAMES.len(), 2])?;
+        let numbers: Vec<f32> = self.values(&entry).collect();
+        let mut params = [ActivationParams::ZERO; 7];
+        for (index, &[step, zero]) in numbers.as_chunks::<2>().0.iter().enumerate() {
+            let what = LayerActivations::NAMES[index];
+            if !(0.0..=255.0).contains(&zero) || zero.fract() != 0.0 {
+                return Err(self.damaged(format!("{name}: the zero point {zero} of `{what}` is no code")));
+            }
+            params[index] = ActivationParams::new(step, zero as u8)
+                .map_err(|error| self.damaged(format!("{name}: `{what}`: {error}")))?;
+        }
+        Ok(LayerActivations::from_array(params))
+    }
+
+    fn nothing_left(&self) -> Result<()> {
+        match self.tensors.keys().next() {
+            None => Ok(()),
+            Some(name) => Err(self.damaged(format!("tensor `{name}` belongs to no part of the model"))),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Writing a packed model, whole or not at all.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use qbert_kernels::int::{EmbeddingRows, LayoutError, pack};
+use qbert_quant::{BitWidth, Layout as MatrixLayout, Plan, Precision, QuantParams, QuantizedMatrix, Scratch, Site};
+
+use super::header::{self, Kind, NewTensor};
+use super::{LayerActivations, PackedTokenizer, VERSION};
+use crate::atomic;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::layout::{Parameter, site_tensor};
+use crate::parameters::Parameters;
+
+/// Everything that goes into a packed model.
+#[derive(Debug, Clone, Copy)]
+pub struct PackedContents<'a> {
+    /// The model's numbers.
+    pub config: &'a Config,
+    /// All weights with their head. Taken from it: what is not quantized, and sites that the plan leaves in f32.
+    pub parameters: &'a Parameters,
+    /// A classifier's labels, in the order of its outputs; empty for other heads.
+    pub labels: &'a [String],
+    /// The task's name; may be empty.
+    pub task: &'a str,
+    /// How each site is quantized.
+    pub plan: &'a Plan,
+    /// The codes of every site that the plan quantizes.
+    pub sites: &'a BTreeMap<Site, QuantizedMatrix>,
+    /// One entry per encoder layer; `None` where the plan leaves activations in f32.
+    pub activations: Option<&'a [LayerActivations]>,
+    /// How text is cut into pieces.
+    pub tokenizer: PackedTokenizer<'a>,
+    /// Where the model comes from, for people and for reports.
+    pub provenance: &'a BTreeMap<String, String>,
+}
+
+/// Quantizes every site that the plan quantizes, with ranges found as the plan says: packing without training.
+///
+/// # Errors
+/// When the plan is for another model, or a weight cannot be quantized.
+pub fn quantize_sites(
+    config: &Config,
+    parameters: &Parameters,
+    plan: &Plan,
+) -> Result<BTreeMap<Site, QuantizedMatrix>> {
+    plan.check_layers(config.layers)?;
+    let mut scratch = Scratch::default();
+    let mut sites = BTreeMap::new();
+    for tensor in config.shape(None).tensors {
+        let site_plan = plan.site(tensor.site)?;
+        let Precision::Bits(bits) = site_plan.bits else { continue };
+        let at_site = |source| qbert_quant::Error::AtSite { site: tensor.site, source: Box::new(source) };
+        let layout = MatrixLayout::resolve(tensor.rows, tensor.cols, tensor.axis, site_plan.groups, config.heads);
+        let values = parameters.named(&site_tensor(tensor.site)).unwrap_or_default();
+        let params = layout.and_then(|layout| QuantParams::fit(values, layout, bits, site_plan.range, &mut scratch));
+        let matrix = params.and_then(|params| QuantizedMatrix::quantize(values, &params)).map_err(at_site)?;
+        sites.insert(tensor.site, matrix);
+    }
+    Ok(sites)
+}
+
+/// Writes a packed model; an old file stays until the new one is complete and on the disk. Returns its bytes.
+///
+/// # Errors
+/// When the contents do not fit together, or the file cannot be written.
+pub fn write_packed(path: &Path, contents: &PackedContents<'_>) -> Result<u64> {
+    let (metadata, tensors) = collect(path, contents)?;
+    let mut length = 0;
+    atomic::write_file(path, |writer| {
+        let mut counted = Counted { writer, length: 0 };
+        header::write(&mut counted, &metadata, &tensors)?;
+        length = counted.length;
+        Ok(())
+    })?;
+    Ok(length)
+}
+
+/// The bytes of a packed model in memory; `name` stands for it in errors.
+///
+/// # Errors
+/// When the contents do not fit together.
+pub fn packed_bytes(name: &str, contents: &PackedContents<'_>) -> Result<Vec<u8>> {
+    let path = Path::new(name);
+    let (metadata, tensors) = collect(path, contents)?;
+    let mut bytes = Vec::new();
+    header::write(&mut bytes, &metadata, &tensors).map_err(Error::io(path, "write"))?;
+    Ok(bytes)
+}
+
+struct Counted<'a> {
+    writer: &'a mut dyn Write,
+    length: u64,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.writer.write(bytes)?;
+        self.length += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+/// Metadata and tensors in the order of the file: what needs alignment first, what has any length last.
+fn collect(path: &Path, contents: &PackedContents<'_>) -> Result<(BTreeMap<String, String>, Vec<NewTensor>)> {
+    let PackedContents { config, parameters, labels, plan, activations, .. } = *contents;
+    plan.check_layers(config.layers)?;
+    let problem = |problem: String| Error::PackedContents { path: path.to_owned(), problem };
+    let layout = parameters.layout();
+    let outputs = layout.get("classifier.weight").and_then(|parameter| parameter.shape.first()).copied().unwrap_or(0);
+    if labels.len() != outputs {
+        return Err(problem(format!("{} labels for a head of {outputs} outputs", labels.len())));
+    }
+    let (mut matrices, mut floats, mut tables) = (Vec::new(), Vec::new(), Vec::new());
+    for parameter in layout.parameters() {
+        let site = Site::all(config.layers).find(|&site| site_tensor(site) == parameter.name);
+        let quantized = match site {
+            Some(site) if plan.site(site)?.bits != Precision::Full => Some(site),
+            _ => None,
+        };
+        match quantized {
+            None => floats.push(float_tensor(path, parameter, parameters.get(parameter))?),
+            Some(site) => {
+                let matrix = contents.sites.get(&site).ok_or_else(|| problem(format!("no codes for {site}")))?;
+                check_matrix(parameter, plan, site, matrix, config.heads).map_err(&problem)?;
+                let codes = code_tensor(site, matrix).map_err(|error| problem(format!("{site}: {error}")))?;
+                let target = if matches!(site, Site::Layer(..)) { &mut matrices } else { &mut tables };
+                target.push(codes);
+                floats.push(group_tensor(site, matrix));
+            }
+        }
+    }
+    check_activations(config, plan, activations).map_err(&problem)?;
+    floats.extend(activations.unwrap_or_default().iter().enumerate().map(activation_tensor));
+    let (name, text) = match contents.tokenizer {
+        PackedTokenizer::Vocabulary { text, .. } => ("vocabulary", text),
+        PackedTokenizer::Json(text) => ("tokenizer", text),
+    };
+    let text = NewTensor { name: name.to_owned(), kind: Kind::U8, shape: vec![text.len()], bytes: text.to_vec() };
+    let tensors = matrices.into_iter().chain(floats).chain(tables).chain([text]).collect();
+    Ok((metadata(contents, &config.to_json(layout.head(), labels).to_string()), tensors))
+}
+
+/// Whether there is an entry for every layer if, and only if, the plan quantizes activations.
+fn check_activations(
+    config: &Config,
+    plan: &Plan,
+    activations: Option<&[LayerActivations]>,
+) -> std::result::Result<(), String> {
+    let layers = config.layers;
+    match (plan.activation().bits, activations.map(<[LayerActivations]>::len)) {
+        (Precision::Full, None) => Ok(()),
+        (Precision::Full, Some(_)) => Err("activation ranges, but the plan leaves activations in f32".to_owned()),
+        (Precision::Bits(BitWidth::EIGHT), Some(found)) if found == layers => Ok(()),
+        (Precision::Bits(BitWidth::EIGHT), found) => {
+            Err(format!("activation ranges of {} layers for a model of {layers}", found.unwrap_or(0)))
+        }
+        (Precision::Bits(bits), _) => Err(format!("activations of {bits} bits; only 8 and 32 can be packed")),
+    }
+}
+
+fn metadata(contents: &PackedContents<'_>, config: &str) -> BTreeMap<String, String> {
+    let provenance = serde_json::json!(contents.provenance).to_string();
+    let mut metadata = BTreeMap::from([
+        ("format".to_owned(), "qbert".to_owned()),
+        ("version".to_owned(), VERSION.to_string()),
+        ("config".to_owned(), config.to_owned()),
+        ("plan".to_owned(), contents.plan.to_toml()),
+        ("task".to_owned(), contents.task.to_owned()),
+        ("provenance".to_owned(), provenance),
+    ]);
+    if let PackedTokenizer::Vocabulary { options, .. } = contents.tokenizer {
+        metadata.insert("tokenizer_options".to_owned(), options.to_owned());
+    }
+    metadata
+}
+
+/// Whether a matrix is what the plan says, in the model's shape.
+fn check_matrix(
+    parameter: &Parameter,
+    plan: &Plan,
+    site: Site,
+    matrix: &QuantizedMatrix,
+    heads: usize,
+) -> std::result::Result<(), String> {
+    let planned = plan.site(site).map_err(|error| error.to_string())?;
+    let (found, shape) = (matrix.layout(), parameter.shape.as_slice());
+    if [found.rows(), found.cols()] != shape {
+        return Err(format!("{site} has codes of {}×{} for weights of {shape:?}", found.rows(), found.cols()));
+    }
+    if Precision::Bits(matrix.bits()) != planned.bits {
+        return Err(format!("{site} has codes of {} bits, planned are {}", matrix.bits(), planned.bits));
+    }
+    let layout = MatrixLayout::resolve(found.rows(), found.cols(), found.axis(), planned.groups, heads);
+    if layout.as_ref() != Ok(&found) {
+        return Err(format!("{site} has {} groups, planned are {}", found.groups().count(), planned.groups));
+    }
+    Ok(())
+}
+
+fn code_tensor(site: Site, matrix: &QuantizedMatrix) -> std::result::Result<NewTensor, LayoutError> {
+    let (bits, rows, cols) = (matrix.bits().get(), matrix.layout().rows(), matrix.layout().cols());
+    let bytes = match site {
+        Site::Layer(..) => pack(matrix.codes(), bits, rows, cols)?,
+        Site::Embedding(_) => EmbeddingRows::pack(matrix.codes(), bits, rows, cols)?,
+    };
+    Ok(NewTensor { name: format!("{site}.codes"), kind: Kind::U8, shape: vec![bytes.len()], bytes })
+}
+
+fn group_tensor(site: Site, matrix: &QuantizedMatrix) -> NewTensor {
+    let numbers = matrix.affines().iter().flat_map(|affine| [affine.step(), affine.low()]);
+    let shape = vec![matrix.affines().len(), 2];
+    NewTensor {
+        name: format!("{site}.groups"),
+        kind: Kind::F32,
+        shape,
+        bytes: numbers.flat_map(f32::to_le_bytes).collect(),
+    }
+}
+
+fn activation_tensor((layer, activations): (usize, &LayerActivations)) -> NewTensor {
+    let numbers = activations.to_array().into_iter().flat_map(|p| [p.step(), f32::from(p.zero_point())]);
+    NewTensor {
+        name: format!("layer.{layer}.activations"),
+        kind: Kind::F32,
+        shape: vec![LayerActivations::NAMES.len(), 2],
+        bytes: numbers.flat_map(f32::to_le_bytes).collect(),
+    }
+}
+
+fn float_tensor(path: &Path, parameter: &Parameter, values: &[f32]) -> Result<NewTensor> {
+    if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+        let (path, tensor, value) = (path.to_owned(), parameter.name.clone(), values[index]);
+        return Err(Error::NotFinite { path, tensor, index, value });
+    }
+    let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    Ok(NewTensor { name: parameter.name.clone(), kind: Kind::F32, shape: parameter.shape.clone(), bytes })
+}
