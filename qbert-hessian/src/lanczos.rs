@@ -8,14 +8,14 @@
 //! What is certain: there is an eigenvalue within the residual of each one reported. That it is the outermost one is as
 //! good as certain for a random start; a start that is nearly orthogonal to one of two close eigenvectors finds the other.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::tridiagonal::eigen;
 use crate::vector::{add_scaled, dot, norm, normalized};
 use crate::{Method, Stop};
 
 /// What becomes of the vectors that were multiplied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Basis {
     /// Two are kept: memory does not grow, eigenvectors cannot be had.
     Forgotten,
@@ -35,7 +35,7 @@ pub struct Eigenpair {
 }
 
 /// The ends of the spectrum.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spectrum {
     /// The highest eigenvalue.
     pub highest: f64,
@@ -65,14 +65,16 @@ impl Spectrum {
 /// A first vector that happens to lie close to a lesser eigenvector looks converged at once; a few more products show.
 const FEWEST: usize = 6;
 
-/// A Lanczos iteration in progress.
-#[derive(Debug, Clone)]
+/// A Lanczos iteration in progress. Serializes to a state without its vectors, which belong into a file of numbers:
+/// see [`Lanczos::restore`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Lanczos {
     basis: Basis,
     stop: Stop,
     /// Eigenvectors that must be exact; 0 where only the eigenvalue matters.
     wanted: usize,
     /// All vectors so far, or the last two.
+    #[serde(skip)]
     vectors: Vec<Vec<f32>>,
     diagonal: Vec<f64>,
     off_diagonal: Vec<f64>,
@@ -105,6 +107,20 @@ impl Lanczos {
         };
         let vectors = vec![start.unwrap_or_else(|| vector.to_vec())];
         Self { basis, stop, wanted, vectors, diagonal: Vec::new(), off_diagonal: Vec::new(), spectrum, done }
+    }
+
+    /// The vectors that belong to the state: all so far, or the last two.
+    pub fn vectors(&self) -> &[Vec<f32>] {
+        &self.vectors
+    }
+
+    /// The iteration that was serialized, with the vectors it had.
+    ///
+    /// # Panics
+    /// Without a vector.
+    pub fn restore(state: Self, vectors: Vec<Vec<f32>>) -> Self {
+        assert!(!vectors.is_empty(), "a Lanczos iteration without a vector");
+        Self { vectors, ..state }
     }
 
     /// Both ends of the spectrum as known so far.

@@ -3,13 +3,13 @@
 //! It finds the eigenvalue that is largest in size, with its sign: a dominant negative eigenvalue is found as such. The
 //! vector then flips its sign with every product, which changes nothing. Needs one vector of memory.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::vector::{dot, norm, normalized};
 use crate::{Method, Stop};
 
 /// What power iteration found.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct TopEigenvalue {
     /// The eigenvalue of largest size.
     pub value: f64,
@@ -21,9 +21,11 @@ pub struct TopEigenvalue {
     pub converged: bool,
 }
 
-/// A power iteration in progress.
-#[derive(Debug, Clone)]
+/// A power iteration in progress. Serializes to a state without its vector, which belongs into a file of numbers:
+/// see [`PowerIteration::restore`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PowerIteration {
+    #[serde(skip)]
     vector: Vec<f32>,
     stop: Stop,
     found: TopEigenvalue,
@@ -37,6 +39,11 @@ impl PowerIteration {
         let found = TopEigenvalue { value: 0.0, residual: 0.0, iterations: 0, converged: start.is_none() };
         let done = start.is_none() || stop.iterations == 0;
         Self { vector: start.unwrap_or_else(|| vector.to_vec()), stop, found, done }
+    }
+
+    /// The iteration that was serialized, with the vector it had ([`PowerIteration::eigenvector`]).
+    pub fn restore(state: Self, vector: Vec<f32>) -> Self {
+        Self { vector, ..state }
     }
 
     /// What has been found so far.

@@ -3,6 +3,8 @@
 //! The message of an error says what is wrong and where; [`Error::hint`] says what to do about it, for a
 //! command line to print on a line of its own.
 
+use crate::bits::Precision;
+use crate::size::mebibytes;
 use thiserror::Error as ThisError;
 
 /// What is wrong, with the names and numbers that show where.
@@ -165,6 +167,81 @@ pub enum Error {
         /// The layers there are.
         layers: usize,
     },
+    /// A word that is none of those known.
+    #[error("{text:?} is no {what}")]
+    Word {
+        /// The word given.
+        text: String,
+        /// What it should name.
+        what: &'static str,
+        /// The words there are.
+        known: &'static str,
+        /// The right word most like it.
+        nearest: Option<String>,
+    },
+    /// A measured sensitivity that cannot be used.
+    #[error("layer {layer}: {}", sensitivity_problem(what, *value))]
+    Sensitivity {
+        /// The encoder layer, from 0.
+        layer: usize,
+        /// The number that is wrong.
+        what: &'static str,
+        /// Its value, or `None` when it is absent.
+        value: Option<f64>,
+    },
+    /// Widths to choose from that leave no choice or do not rise.
+    #[error("{}", if widths.len() < 2 { "one width leaves nothing to choose".to_owned() } else {
+        format!("the widths {} do not rise", number_list(widths))
+    })]
+    Widths {
+        /// The widths given.
+        widths: Vec<Precision>,
+    },
+    /// Not one number of layers for each higher width.
+    #[error("{given} {} for the higher {} {}", plural(*given, "number", "numbers"),
+        plural(higher.len(), "width", "widths"), number_list(higher))]
+    HighCounts {
+        /// How many numbers there are.
+        given: usize,
+        /// The widths above the lowest.
+        higher: Vec<Precision>,
+    },
+    /// More layers at higher widths than there are layers.
+    #[error("{high} layers at a higher width, but the model has {layers}")]
+    TooManyHigh {
+        /// The layers asked for.
+        high: usize,
+        /// The layers there are.
+        layers: usize,
+    },
+    /// A size limit that nothing fits in.
+    #[error("nothing fits in {limit} bytes: the smallest possible size is {smallest} bytes ({:.3} MiB)", mebibytes_up(*smallest))]
+    NoRoom {
+        /// The limit, in bytes.
+        limit: u64,
+        /// The size with the lowest widths everywhere, in bytes.
+        smallest: u64,
+    },
+    /// A cost that cannot be added up.
+    #[error("{cost} is no cost")]
+    Cost {
+        /// The cost given.
+        cost: f64,
+    },
+    /// An item of a knapsack that cannot be chosen for.
+    #[error("item {item}: {}", cost.map_or_else(|| "no choices".to_owned(), |cost| format!("{cost} is no cost")))]
+    Choice {
+        /// Which one, from 0.
+        item: usize,
+        /// The cost that is wrong, or `None` when there are no choices.
+        cost: Option<f64>,
+    },
+    /// A knapsack whose exact solution takes too much memory.
+    #[error("more than {most} combinations of widths are worth a look")]
+    TooManyStates {
+        /// The most that are kept.
+        most: usize,
+    },
     /// Something wrong at a line of a plan's text.
     #[error("{file}:{line}: {problem}")]
     Plan {
@@ -291,6 +368,28 @@ impl Error {
             Self::Padding { .. } | Self::Code { .. } => {
                 "the codes are damaged, or were packed with another width".to_owned()
             }
+            Self::Word { known, nearest, .. } => {
+                let nearest = did_you_mean(nearest.as_deref()).map(|text| text + " ").unwrap_or_default();
+                format!("{nearest}use {known}")
+            }
+            Self::Sensitivity { what: "trace", value: None, .. } => {
+                "measure the trace too, or go by omega or mean".to_owned()
+            }
+            Self::Sensitivity { .. } | Self::Cost { .. } | Self::Choice { .. } => {
+                "sensitivities and costs must be finite, deviations and costs not negative".to_owned()
+            }
+            Self::Widths { .. } => "give two or more widths from low to high, such as 2,3".to_owned(),
+            Self::HighCounts { higher, .. } => format!(
+                "give {} {}, in the order of the widths: how many layers get {} bits",
+                higher.len(),
+                plural(higher.len(), "number", "numbers"),
+                number_list(higher)
+            ),
+            Self::TooManyHigh { layers, .. } => format!("use at most {layers}"),
+            Self::NoRoom { smallest, .. } => {
+                format!("allow {:.3} MiB or more, or offer a lower width", mebibytes_up(*smallest))
+            }
+            Self::TooManyStates { .. } => "offer fewer widths, or choose by module or layer".to_owned(),
             Self::Plan { problem, .. } => return problem.hint(),
             Self::AtSite { source, .. } => return source.hint(),
             Self::NoValues
@@ -323,6 +422,23 @@ impl PlanProblem {
             Self::Value { reason, .. } => reason.hint(),
         }
     }
+}
+
+fn sensitivity_problem(what: &str, value: Option<f64>) -> String {
+    value.map_or_else(|| format!("there is no {what}"), |value| format!("{what} is {value}"))
+}
+
+fn plural(count: usize, one: &'static str, several: &'static str) -> &'static str {
+    if count == 1 { one } else { several }
+}
+
+fn number_list(widths: &[Precision]) -> String {
+    widths.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// MiB rounded up to three places, so that the number said is enough.
+fn mebibytes_up(bytes: u64) -> f64 {
+    (mebibytes(bytes.saturating_mul(8)) * 1000.0).ceil() / 1000.0
 }
 
 fn did_you_mean(nearest: Option<&str>) -> Option<String> {

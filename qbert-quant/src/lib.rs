@@ -18,8 +18,10 @@
 //! | what is each part of the model called? | [`site`] | §3 |
 //! | what is quantized how? | [`plan`], [`preset`] | §3.2, Tab. 6, 7 |
 //! | how large is the result? | [`size`] | Tab. 1, 5 |
+//! | which layer deserves more bits? | [`allocate`] | Eq. 2, App. C.1 |
 
 pub mod activation;
+pub mod allocate;
 pub mod bits;
 mod error;
 pub mod groups;
@@ -35,6 +37,7 @@ pub mod site;
 pub mod size;
 
 pub use activation::ActivationParams;
+pub use allocate::{LayerSensitivity, Metric, Ranking, Room, Widths};
 pub use bits::{BitWidth, Precision};
 pub use error::{Error, PlanProblem};
 pub use groups::{GroupSpec, Groups};

@@ -13,7 +13,7 @@ use crate::bits::BitWidth;
 use crate::error::Error;
 use crate::groups::{GroupSpec, Groups};
 use crate::quantizer::{Affine, check_finite, round_trip, shifted_code};
-use crate::range::{Range, RangeMethod, Scratch, check_length, refine};
+use crate::range::{Range, RangeMethod, Scratch, check_length, refine, squared_error};
 use serde::Serialize;
 use std::ops;
 
@@ -120,14 +120,31 @@ impl Layout {
         self.with_group(values, group, scratch, |members, _| refine(start, members, bits))
     }
 
+    /// The squared error `Σ (w - Q(w))²` of one group of the whole matrix, on the range that `method` finds.
+    ///
+    /// # Errors
+    /// As [`Layout::fit_group`].
+    pub fn group_error(
+        &self,
+        values: &[f32],
+        group: usize,
+        bits: BitWidth,
+        method: RangeMethod,
+        scratch: &mut Scratch,
+    ) -> Result<f64, Error> {
+        self.with_group(values, group, scratch, |members, scratch| {
+            Ok(squared_error(members, method.fit(members, bits, scratch)?, bits))
+        })
+    }
+
     /// Hands the values of a group to `work`, gathered if they are columns.
-    fn with_group(
+    fn with_group<T>(
         &self,
         values: &[f32],
         group: usize,
         scratch: &mut Scratch,
-        work: impl FnOnce(&[f32], &mut Scratch) -> Result<Range, Error>,
-    ) -> Result<Range, Error> {
+        work: impl FnOnce(&[f32], &mut Scratch) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         check_length("matrix", self.elements(), values.len())?;
         let span = self.groups.span(group);
         if span.is_empty() {

@@ -2,8 +2,8 @@
 //!
 //! A plan is data, meant to be written by a program and then read and edited by a person, as a versioned
 //! TOML text: [`Plan::parse`] and [`Plan::to_toml`]. It names every site of the model, so that nothing is
-//! quantized (or left alone) by accident. How sensitivities become a plan is decided elsewhere; plans the
-//! paper publishes are in [`crate::preset`].
+//! quantized (or left alone) by accident. How sensitivities become widths is decided in [`crate::allocate`];
+//! plans the paper publishes are in [`crate::preset`].
 
 mod parse;
 mod write;
@@ -163,7 +163,13 @@ impl Plan {
     /// Writes the plan's text: commented, aligned, the same for the same plan. [`Plan::parse`] reads it
     /// back to an equal plan.
     pub fn to_toml(&self) -> String {
-        write::to_toml(self)
+        write::to_toml(self, "")
+    }
+
+    /// [`Plan::to_toml`] with a comment at its head that says where the plan comes from, line by line. It is for
+    /// people: [`Plan::parse`] reads the same plan with it and without.
+    pub fn to_toml_from(&self, origin: &str) -> String {
+        write::to_toml(self, origin)
     }
 
     /// The plan of each encoder layer, counted from 0.

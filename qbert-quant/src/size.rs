@@ -153,6 +153,22 @@ impl ModelShape {
         Ok(size)
     }
 
+    /// What the weights of one site take of [`ModelShape::file_size`]: codes and ranges, or f32. Biases and
+    /// LayerNorm, which no width changes, are not in it.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchLayer`] when the model has no such site; as [`Layout::resolve`] when it cannot be grouped as
+    /// planned.
+    pub fn site_bytes(&self, site: Site, plan: &SitePlan) -> Result<u64, Error> {
+        let no_such = || Error::NoSuchLayer { layer: site.layer().unwrap_or(0), layers: self.layers };
+        let tensor = self.tensors.iter().find(|tensor| tensor.site == site).ok_or_else(no_such)?;
+        let layout = self.layout(tensor, plan)?;
+        Ok(match plan.bits {
+            Precision::Full => 4 * layout.elements() as u64,
+            Precision::Bits(width) => packed_len(layout.elements(), width)? as u64 + group_bytes(layout),
+        })
+    }
+
     fn layout(&self, tensor: &SitedTensor, site: &SitePlan) -> Result<Layout, Error> {
         Layout::resolve(tensor.rows, tensor.cols, tensor.axis, site.groups, self.heads)
             .map_err(|source| Error::AtSite { site: tensor.site, source: Box::new(source) })

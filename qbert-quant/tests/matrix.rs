@@ -52,6 +52,21 @@ fn bits_of(values: &[f32]) -> Vec<u32> {
 
 proptest! {
     #[test]
+    fn errors_of_groups_add_up_to_that_of_the_matrix(sample in sample()) {
+        let Sample { layout, bits, method, values } = &sample;
+        let mut fake = vec![0.0; values.len()];
+        fit(&sample).fake_quantize(values, &mut fake).unwrap();
+        let squares = values.iter().zip(&fake).map(|(value, fake)| (f64::from(*value) - f64::from(*fake)).powi(2));
+        let expected: f64 = squares.sum();
+        let mut scratch = Scratch::default();
+        let groups = 0..layout.groups().count();
+        let found: f64 = groups.map(|g| layout.group_error(values, g, *bits, *method, &mut scratch).unwrap()).sum();
+        prop_assert!((found - expected).abs() <= 1e-12 * expected, "{found} {expected}");
+        let missing = layout.group_error(values, layout.groups().count(), *bits, *method, &mut scratch);
+        prop_assert!(matches!(missing, Err(Error::Length { what: "groups", .. })), "a group that is not there");
+    }
+
+    #[test]
     fn every_path_agrees_with_the_definition(sample in sample()) {
         let Sample { layout, values, .. } = &sample;
         let params = fit(&sample);

@@ -27,6 +27,20 @@ fn a_written_plan_is_commented_and_aligned() {
 }
 
 #[test]
+fn where_a_plan_comes_from_is_a_comment() {
+    let origins = ["", "made by hand", "two\nlines", "odd \u{7} \u{7f} \u{85} \r name\n# version = 2\n\n[encoder]"];
+    for origin in origins {
+        let text = two_layers().to_toml_from(origin);
+        assert_eq!(Plan::parse(&text, "plan.toml").unwrap(), two_layers(), "{text}");
+        let comments = text.lines().filter(|line| line.starts_with('#')).count();
+        let added = origin.lines().count() + usize::from(!origin.is_empty());
+        assert_eq!(comments, 5 + added, "{text}");
+    }
+    assert!(two_layers().to_toml_from("made by hand").contains("\n#\n# made by hand\nversion = 1\n"));
+    assert_eq!(two_layers().to_toml_from(""), two_layers().to_toml());
+}
+
+#[test]
 fn the_plan_in_the_users_guide_is_a_plan() {
     let guide = include_str!("../../docs/plan.md");
     let (_, after) = guide.split_once("```toml\n").unwrap();

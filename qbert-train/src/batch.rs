@@ -19,6 +19,18 @@ pub enum Targets {
     Spans(Vec<(u32, u32)>),
 }
 
+impl Targets {
+    /// What a mean loss is the mean over: sequences, labelled tokens or spans.
+    pub fn terms(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Sequences(labels) => labels.len(),
+            Self::Tokens(labels) => labels.iter().flatten().count(),
+            Self::Spans(spans) => spans.len(),
+        }
+    }
+}
+
 /// Sequences laid end to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {

@@ -48,6 +48,22 @@ pub enum Error {
         /// What does not fit.
         problem: String,
     },
+    /// A sensitivity file, or part of one, cannot be used.
+    #[error("{}: {problem}", path.display())]
+    Sensitivity {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A Hessian-vector product is not a number.
+    #[error("run {run}, layer {layer}: the curvature of the loss is not a finite number")]
+    Curvature {
+        /// The run, counted from 0.
+        run: usize,
+        /// The layer, counted from 0.
+        layer: usize,
+    },
     /// A file operation failed.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
@@ -94,6 +110,8 @@ impl Error {
         let hint = match self {
             Self::Diverged { .. } => "lower --lr (a tenth is a good next try), or check the data for broken examples",
             Self::Resume { .. } => "start again in an empty --out directory, or repeat the first command's settings",
+            Self::Sensitivity { .. } => "make it with `qbert analyze`; parts must come from the same command",
+            Self::Curvature { .. } => "the checkpoint's weights overflow: fine-tune it again at a lower rate",
             Self::Activation { .. } => {
                 "the model computes infinity or NaN on this data: check the checkpoint, or lower --lr"
             }

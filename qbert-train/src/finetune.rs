@@ -11,6 +11,7 @@ use crate::bert::Bert;
 use crate::error::{Error, Result};
 use crate::evaluate::{self, Evaluation, Predictions};
 use crate::features::{Features, head_of};
+use crate::loading::Loaded;
 use crate::optimizer::OptimizerSettings;
 use crate::qat::files;
 use crate::random::{Stream, mix};
@@ -54,8 +55,8 @@ pub struct Finetune {
     pub resume: bool,
 }
 
-/// A data file with its labels resolved.
-fn features(
+/// Data files with their labels resolved.
+pub(crate) fn features(
     task: Task,
     files: &[PathBuf],
     options: &ReadOptions,
@@ -192,42 +193,18 @@ pub fn evaluate<'a>(
     progress: impl FnMut(usize, usize),
 ) -> Result<Evaluated> {
     let Evaluate { model, masters } = model.into();
-    let checkpoint = Checkpoint::open(model)?;
-    let head = head_of(task.kind());
-    if checkpoint.head() != head {
-        let problem = format!("the checkpoint's head is {:?}, the task {task} needs {head:?}", checkpoint.head());
-        return Err(qbert_model::Error::Head { path: model.to_owned(), problem }.into());
-    }
-    check_length(max_len, checkpoint.config().max_positions)?;
-    let tokenizer = Tokenizer::from_directory(model)?;
-    let mut reading = reading.clone();
-    let own = checkpoint.labels();
-    let labels = if own.is_empty() { Labels::new(["start", "end"])? } else { Labels::new(own)? };
-    if task.kind() != Kind::Qa && reading.labels == LabelSource::TaskOrFound {
-        // Placeholder names (LABEL_0) say nothing; then the task's own labels must do.
-        let named = !labels.are_placeholders();
-        reading.labels = if named { LabelSource::Given(labels.clone()) } else { LabelSource::TaskOrFound };
-    }
     let files = [data.to_owned()];
-    let features = features(task, &files, &reading, None, &tokenizer, max_len)?;
-    let parameters = checkpoint.load()?;
-    let bert = Bert::new(checkpoint.config(), std::sync::Arc::clone(parameters.layout()))?;
-    let labels = features.dataset().labels().cloned().unwrap_or(labels);
-    if labels.len() != bert.outputs() {
-        let (found, expected) = (labels.len(), bert.outputs());
-        let problem = format!("the data has {found} labels, the checkpoint's head {expected}");
-        return Err(qbert_model::Error::Head { path: model.to_owned(), problem }.into());
-    }
+    let Loaded { bert, weights, features, labels } = Loaded::open(model, task, &files, reading, max_len)?;
     let (total, mut done, mut progress) = (features.len(), 0, progress);
-    let mut weights = parameters.values().to_vec();
+    let mut values = weights.values().to_vec();
     let mut quantization = None;
     if !masters && files::is_quantized(model) {
         let own = files::read(model, bert.config(), bert.layout())?;
-        own.weights().quantize(compute, parameters.values(), None, &mut weights)?;
+        own.weights().quantize(compute, weights.values(), None, &mut values)?;
         quantization = Some(own);
     }
     let ranges = quantization.as_ref().and_then(|own| own.ranges());
-    let scores = evaluate::scores_with(&bert, compute, (&weights, ranges), &features, |count| {
+    let scores = evaluate::scores_with(&bert, compute, (&values, ranges), &features, |count| {
         done += count;
         progress(done, total);
     })?;
@@ -236,7 +213,7 @@ pub fn evaluate<'a>(
     Ok(Evaluated { evaluation, predictions, features, labels })
 }
 
-fn check_length(max_len: usize, positions: usize) -> Result<()> {
+pub(crate) fn check_length(max_len: usize, positions: usize) -> Result<()> {
     if max_len > positions {
         let rule = "the model has fewer positions than that (max_position_embeddings in config.json)";
         return Err(Error::Setting { name: "--max-len", value: max_len.to_string(), rule });
@@ -253,11 +230,12 @@ fn draw_fresh(weights: &mut Parameters, fresh: &[String], deviation: f32, seed: 
     }
 }
 
-fn fingerprint(words: impl Iterator<Item = u32>) -> String {
+pub(crate) fn fingerprint(words: impl Iterator<Item = u32>) -> String {
     format!("{:016x}", words.fold(0, |hash: u64, word| mix(hash ^ u64::from(word)).wrapping_add(1)))
 }
 
-fn data_fingerprint(features: &Features) -> Result<serde_json::Value> {
+/// What identifies a data set: its size and a hash of tokens and targets.
+pub(crate) fn data_fingerprint(features: &Features) -> Result<serde_json::Value> {
     let all: Vec<usize> = (0..features.len()).collect();
     let batch = features.batch(&all, false)?;
     let words = batch.input_ids.iter().copied().chain(batch.offsets.iter().map(|&o| o as u32));

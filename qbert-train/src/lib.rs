@@ -3,6 +3,7 @@
 //! It computes on batches without padding, keeps no graph, allocates its buffers once, and gives the same bytes with any
 //! number of threads. [`ops`] holds the operations, [`bert`] calls them in order, [`trainer`] calls that.
 
+pub mod attention_kl;
 pub mod batch;
 pub mod bench;
 pub mod bert;
@@ -10,10 +11,13 @@ mod error;
 pub mod evaluate;
 pub mod features;
 pub mod finetune;
+pub mod landscape;
+pub mod loading;
 pub mod ops;
 pub mod optimizer;
 pub mod qat;
 pub mod random;
+pub mod sensitivity;
 pub mod state;
 pub mod trainer;
 

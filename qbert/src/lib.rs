@@ -2,14 +2,17 @@
 //!
 //! This crate is the library facade (the one crate under semantic versioning) and the `qbert` command. The crates
 //! below it hold the parts: [`quant`] the paper's arithmetic and the bit plan, [`model`] checkpoints, [`tasks`]
-//! data, tokenization and metrics, [`train`] the training engine on top of [`kernels`].
+//! data, tokenization and metrics, [`train`] the training engine on top of [`kernels`], [`hessian`] eigenvalues.
 
 mod error;
 pub mod fetch;
+mod quantization_error;
 
 pub use error::{Error, ErrorKind, Result};
+pub use qbert_hessian as hessian;
 pub use qbert_kernels as kernels;
 pub use qbert_model as model;
 pub use qbert_quant as quant;
 pub use qbert_tasks as tasks;
 pub use qbert_train as train;
+pub use quantization_error::{Trial, quantization_errors};

@@ -23,8 +23,14 @@ struct Common {
     range: RangeMethod,
 }
 
-pub(super) fn to_toml(plan: &Plan) -> String {
-    let mut text = format!("{HEADER}version = {VERSION}\n\n");
+pub(super) fn to_toml(plan: &Plan, origin: &str) -> String {
+    let mut text = HEADER.to_owned();
+    for (index, line) in origin.lines().enumerate() {
+        // TOML allows no control characters in comments, and a file's name may hold them.
+        let line: String = line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        let _ = writeln!(text, "{}# {line}", if index == 0 { "#\n" } else { "" });
+    }
+    let _ = write!(text, "version = {VERSION}\n\n");
     encoder(plan, &mut text);
     embedding(plan, &mut text);
     let activation = plan.activation();

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use qbert::Result;
+use qbert::train::bench;
 
 use super::{compute, model};
 
@@ -17,6 +18,7 @@ pub(crate) struct Options {
 #[derive(Debug, Subcommand)]
 enum What {
     Train(Train),
+    Hvp(Hvp),
 }
 
 /// Forward and backward pass: 32 sequences of 64 tokens, and real SST-2 batches of 32.
@@ -40,13 +42,40 @@ struct Train {
     json: bool,
 }
 
+/// One exact Hessian-vector product for every encoder layer, over four real SST-2 batches of 32.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qbert bench hvp --model minilm --sst2 train.tsv --threads 2 --json")]
+struct Hvp {
+    /// Checkpoint directory, hub id, or `minilm`.
+    #[arg(long)]
+    model: String,
+    /// SST-2's train.tsv.
+    #[arg(long, value_name = "FILE")]
+    sst2: PathBuf,
+    /// Threads; as many as there are cores if not given.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Print one JSON line per measurement.
+    #[arg(long)]
+    json: bool,
+}
+
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
-    let What::Train(train) = &options.what;
-    let directory = model::directory(&train.model, quiet)?;
-    let found = qbert::train::bench::train(&directory, train.sst2.as_deref(), &compute(train.threads)?)?;
+    let (found, json) = match &options.what {
+        What::Train(given) => {
+            let directory = model::directory(&given.model, quiet)?;
+            (bench::train(&directory, given.sst2.as_deref(), &compute(given.threads)?)?, given.json)
+        }
+        What::Hvp(given) => {
+            let directory = model::directory(&given.model, quiet)?;
+            (bench::hvp(&directory, &given.sst2, &compute(given.threads)?)?, given.json)
+        }
+    };
     let mut text = String::new();
     for row in found {
-        if train.json {
+        if json {
             text += &serde_json::to_string(&row).unwrap_or_default();
         } else {
             let (work, threads, ms, best) = (&row.work, row.threads, row.ms, row.best_ms);

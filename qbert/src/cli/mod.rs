@@ -3,12 +3,15 @@
 //! A verb takes its options and returns what goes to stdout as text; everything else (progress, errors, hints) goes to
 //! stderr. Exit codes: 0 done, 1 the machine failed, 2 the input is wrong. A closed pipe is no error.
 
+mod analyze;
+mod attention_kl;
 mod bench;
 mod data;
 mod eval;
 mod fetch;
 mod finetune;
 mod inspect;
+mod landscape;
 mod model;
 mod plan;
 mod progress;
@@ -31,6 +34,7 @@ Examples:
   qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned
   qbert quantize --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --out small
   qbert eval tuned --task sst2 --data dev.tsv
+  qbert analyze --model tuned --task sst2 --data train.tsv --out analysis
 
 Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 wrong input.";
 
@@ -54,6 +58,9 @@ enum Verb {
     Finetune(finetune::Options),
     Quantize(quantize::Options),
     Eval(eval::Options),
+    Analyze(analyze::Options),
+    Landscape(landscape::Options),
+    AttentionKl(attention_kl::Options),
     Bench(bench::Options),
 }
 
@@ -68,6 +75,9 @@ pub(crate) fn main() -> ExitCode {
         Verb::Finetune(options) => finetune::run(&options, arguments.quiet),
         Verb::Quantize(options) => quantize::run(&options, arguments.quiet),
         Verb::Eval(options) => eval::run(&options, arguments.quiet),
+        Verb::Analyze(options) => analyze::run(&options, arguments.quiet),
+        Verb::Landscape(options) => landscape::run(&options, arguments.quiet),
+        Verb::AttentionKl(options) => attention_kl::run(&options, arguments.quiet),
         Verb::Bench(options) => bench::run(&options, arguments.quiet),
     };
     match result {

@@ -114,7 +114,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let task = options.reading.task()?;
     let mut plan = plan::read(&options.plan)?;
     if let Some(text) = &options.ranges.range {
-        plan = plan.with_weight_range(plan::parse::<RangeMethod>("--range", text)?);
+        plan = plan.with_weight_range(plan::make::parse::<RangeMethod>("--range", text)?);
     }
     let mut settings = recipe(task);
     options.recipe.apply(&mut settings);

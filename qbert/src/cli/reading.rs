@@ -2,15 +2,15 @@
 
 use clap::Args;
 use qbert::tasks::{Columns, Format, LabelSource, Labels, ReadOptions, Task};
-use qbert::{Error, Result};
+use qbert::{Error, ErrorKind, Result};
 
 /// How to read the data files.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Data files")]
 pub(crate) struct Reading {
     /// sst2, mnli, conll03, squad; your own: classify, pair (tsv, csv, jsonl), ner (CoNLL columns), qa (SQuAD json).
-    #[arg(long)]
-    task: String,
+    #[arg(long, required = true)]
+    task: Option<String>,
     /// Longest sequence in tokens; the task's usual one if not given.
     #[arg(long)]
     max_len: Option<usize>,
@@ -40,7 +40,7 @@ enum FileFormat {
 
 impl Reading {
     pub(crate) fn task(&self) -> Result<Task> {
-        self.task.parse().map_err(|error| Error::from(error).of_flag("--task"))
+        self.task.as_deref().unwrap_or_default().parse().map_err(|error| Error::from(error).of_flag("--task"))
     }
 
     pub(crate) fn max_len(&self) -> Result<usize> {
@@ -64,4 +64,16 @@ impl Reading {
         });
         Ok(ReadOptions { columns, labels, require_labels, format })
     }
+}
+
+/// A limit of sequences: a number, or `all`.
+pub(crate) fn limit(text: &str) -> Result<Option<usize>> {
+    if text == "all" {
+        return Ok(None);
+    }
+    let number = text.parse().ok().filter(|&number: &usize| number > 0);
+    number.map(Some).ok_or_else(|| {
+        let message = format!("--max-examples is {text}: it must be a number above 0, or `all`");
+        Error::new(ErrorKind::BadInput, message, "leave the flag out for the default".to_owned())
+    })
 }

@@ -1,0 +1,293 @@
+//! From measured sensitivities to widths: who gets how many bits (paper, §3.2, Eq. 2, App. C.1).
+//!
+//! Three ways, from the paper's to the general one:
+//!
+//! - [`assign`]: layers in the order of their sensitivity, so many at each higher width. With two widths this is
+//!   the paper's mixed precision ("2/3 MP"); along [`Ranking::reversed`] it is its ablation "MP-rev".
+//! - [`counts_within`]: the same, with as many layers at higher widths as a size allows.
+//! - [`budget::within`]: every matrix (or module, or layer) chooses a width of its own; the sum of sensitivity times
+//!   measured squared quantization error is minimal among all choices that fit a size. It needs the weights, the
+//!   other two do not.
+//!
+//! This is arithmetic on numbers that others measured: nothing here reads weights or files. Plans that need no
+//! sensitivities are made by [`crate::Plan`] and [`crate::preset`].
+
+pub mod budget;
+pub mod knapsack;
+
+use crate::bits::Precision;
+use crate::error::Error;
+use crate::nearest::nearest;
+use serde::{Serialize, Serializer};
+use std::cmp::Reverse;
+use std::fmt;
+use std::str::FromStr;
+
+/// What was measured of the Hessian of one encoder layer: top eigenvalues `λ` over several runs (§3.2), and
+/// perhaps the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LayerSensitivity {
+    /// The mean of `λ` over the runs; negative where the model has not converged.
+    pub mean: f64,
+    /// The standard deviation of `λ` over the runs.
+    pub std: f64,
+    /// The trace of the layer's Hessian divided by its number of parameters, if it was estimated.
+    pub trace: Option<f64>,
+}
+
+impl LayerSensitivity {
+    /// `Ω = |mean(λ)| + std(λ)`, Eq. 2.
+    pub fn omega(&self) -> f64 {
+        self.mean.abs() + self.std
+    }
+}
+
+/// Which number stands for the sensitivity of a layer. All of them are sizes: the sign of the curvature is dropped,
+/// as Eq. 2 does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Metric {
+    /// `Ω = |mean(λ)| + std(λ)`, the paper's (Eq. 2). Text form: `omega`.
+    #[default]
+    Omega,
+    /// `|mean(λ)|`, as HAWQ does; the paper shows why that is not enough. Text form: `mean`.
+    Mean,
+    /// The size of the average Hessian trace, as HAWQ-V2 does. Text form: `trace`.
+    Trace,
+}
+
+impl Metric {
+    /// All metrics, the default first.
+    pub const ALL: [Self; 3] = [Self::Omega, Self::Mean, Self::Trace];
+
+    /// The name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Omega => "omega",
+            Self::Mean => "mean",
+            Self::Trace => "trace",
+        }
+    }
+
+    /// The sensitivity of a layer by this metric.
+    ///
+    /// # Errors
+    /// [`Error::Sensitivity`] when a number it needs is absent, not finite, or a negative deviation; `layer` is only
+    /// for the message.
+    pub fn of(self, sensitivity: &LayerSensitivity, layer: usize) -> Result<f64, Error> {
+        let finite = |what: &'static str, value: f64| {
+            if value.is_finite() { Ok(value) } else { Err(Error::Sensitivity { layer, what, value: Some(value) }) }
+        };
+        let deviation = || match finite("std", sensitivity.std)? {
+            negative if negative < 0.0 => Err(Error::Sensitivity { layer, what: "std", value: Some(negative) }),
+            deviation => Ok(deviation),
+        };
+        match self {
+            Self::Omega => finite("omega", finite("mean", sensitivity.mean)?.abs() + deviation()?),
+            Self::Mean => Ok(finite("mean", sensitivity.mean)?.abs()),
+            Self::Trace => {
+                let trace = sensitivity.trace.ok_or(Error::Sensitivity { layer, what: "trace", value: None })?;
+                Ok(finite("trace", trace)?.abs())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for Metric {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::ALL.into_iter().find(|metric| metric.name() == text).ok_or_else(|| Error::Word {
+            text: text.to_owned(),
+            what: "metric",
+            known: "omega, mean or trace",
+            nearest: nearest(text, Self::ALL.map(Self::name)),
+        })
+    }
+}
+
+impl Serialize for Metric {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// Two or more widths to choose from, each higher than the one before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Widths(Vec<Precision>);
+
+impl Widths {
+    /// Checks that there are at least two widths and that they rise.
+    ///
+    /// # Errors
+    /// [`Error::Widths`] otherwise.
+    pub fn new(widths: Vec<Precision>) -> Result<Self, Error> {
+        if widths.len() < 2 || !widths.is_sorted_by(|low, high| low < high) {
+            return Err(Error::Widths { widths });
+        }
+        Ok(Self(widths))
+    }
+
+    /// The widths, lowest first.
+    pub fn as_slice(&self) -> &[Precision] {
+        &self.0
+    }
+
+    /// The lowest width.
+    pub fn lowest(&self) -> Precision {
+        self.0[0]
+    }
+
+    /// All widths but the lowest, lowest first.
+    pub fn higher(&self) -> &[Precision] {
+        &self.0[1..]
+    }
+}
+
+/// The layers of a model in the order of their sensitivity.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ranking {
+    /// Most sensitive first.
+    order: Vec<usize>,
+    /// Sensitivity by layer.
+    values: Vec<f64>,
+}
+
+impl Ranking {
+    /// Sorts the layers by `metric`, the most sensitive first. Of equally sensitive layers the earlier one, nearer
+    /// to the embedding, comes first.
+    ///
+    /// # Errors
+    /// As [`Metric::of`].
+    pub fn new(layers: &[LayerSensitivity], metric: Metric) -> Result<Self, Error> {
+        let values: Result<Vec<f64>, Error> =
+            layers.iter().enumerate().map(|(layer, measured)| metric.of(measured, layer)).collect();
+        let values = values?;
+        let mut order: Vec<usize> = (0..values.len()).collect();
+        // All values are finite and not negative, and the sort is stable.
+        order.sort_by(|&one, &other| values[other].total_cmp(&values[one]));
+        Ok(Self { order, values })
+    }
+
+    /// The layers from first to last in the ranking.
+    pub fn order(&self) -> &[usize] {
+        &self.order
+    }
+
+    /// The sensitivity of each layer, by the layer's number.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// The same layers from last to first: what [`assign`] does along it is the paper's MP-rev (App. C.1), with the
+    /// lower widths for the sensitive layers and as many layers at each width as before, so that the size stays.
+    #[must_use]
+    pub fn reversed(mut self) -> Self {
+        self.order.reverse();
+        self
+    }
+}
+
+/// The width of each layer when `higher[i]` layers get the `i`-th of the higher widths: the layers ranked first get
+/// the highest width, the next ones the width below, and what is left the lowest.
+///
+/// # Errors
+/// [`Error::HighCounts`] when there is not one count for each higher width; [`Error::TooManyHigh`] when the counts
+/// add up to more layers than there are.
+pub fn assign(ranking: &Ranking, widths: &Widths, higher: &[usize]) -> Result<Vec<Precision>, Error> {
+    if higher.len() != widths.higher().len() {
+        return Err(Error::HighCounts { given: higher.len(), higher: widths.higher().to_vec() });
+    }
+    let layers = ranking.order.len();
+    let wanted = higher.iter().fold(0_usize, |sum, &count| sum.saturating_add(count));
+    if wanted > layers {
+        return Err(Error::TooManyHigh { high: wanted, layers });
+    }
+    let mut assigned = vec![widths.lowest(); layers];
+    let from_the_top = widths.higher().iter().zip(higher).rev();
+    let ranked = from_the_top.flat_map(|(&width, &count)| std::iter::repeat_n(width, count));
+    for (&layer, width) in ranking.order.iter().zip(ranked) {
+        assigned[layer] = width;
+    }
+    Ok(assigned)
+}
+
+/// A size limit, and what of it is taken whatever is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// The most bytes that all may take together.
+    pub limit: u64,
+    /// The bytes of everything that nothing is decided about.
+    pub fixed: u64,
+}
+
+impl Room {
+    fn holds(self, bytes: u64) -> bool {
+        let all = self.fixed.saturating_add(bytes);
+        // The largest number stands for every sum that would overflow.
+        all <= self.limit && all < u64::MAX
+    }
+
+    /// Checks that there is room for the smallest of all possible choices.
+    ///
+    /// # Errors
+    /// [`Error::NoRoom`] with the limit and the smallest size, [`Room::fixed`] included.
+    pub fn check(self, smallest: u64) -> Result<(), Error> {
+        if self.holds(smallest) {
+            return Ok(());
+        }
+        Err(Error::NoRoom { limit: self.limit, smallest: self.fixed.saturating_add(smallest) })
+    }
+}
+
+/// How many layers get each higher width when no more than `room` may be taken; for [`assign`].
+///
+/// All layers start at the lowest width and are raised step by step to the next one. The order of the steps is by
+/// what they promise: a squared error falls to about a quarter with each bit, so raising a layer of sensitivity `s`
+/// from `a` to `b` bits gains `s·(4^-a - 4^-b) / (b - a)` per bit. With two widths this is the ranking itself: as
+/// many of the first layers are raised as fit. With more, a layer gets its second raise before another gets its first
+/// when it is (for neighbouring widths) more than four times as sensitive. Equal promises go to the lower width
+/// first, then by rank. A step that does not fit ends the rise of its layer.
+///
+/// `layer_bytes` has the bytes of one layer at each width; all layers are alike.
+///
+/// # Errors
+/// [`Error::Length`] when there is not one size for each width; [`Error::NoRoom`] with the smallest possible size.
+pub fn counts_within(ranking: &Ranking, widths: &Widths, layer_bytes: &[u64], room: Room) -> Result<Vec<usize>, Error> {
+    crate::range::check_length("sizes of a layer", widths.0.len(), layer_bytes.len())?;
+    let layers = ranking.values.len();
+    let mut taken = layer_bytes[0].saturating_mul(layers as u64);
+    room.check(taken)?;
+    let mut level = vec![0_usize; layers];
+    for (layer, from) in raises(ranking, widths) {
+        if level[layer] != from {
+            continue;
+        }
+        let after = (taken - layer_bytes[from]).saturating_add(layer_bytes[from + 1]);
+        if room.holds(after) {
+            (level[layer], taken) = (from + 1, after);
+        }
+    }
+    Ok((1..widths.0.len()).map(|width| level.iter().filter(|&&level| level == width).count()).collect())
+}
+
+/// Every step of every layer, `(layer, level it starts from)`, the most promising first.
+fn raises(ranking: &Ranking, widths: &Widths) -> Vec<(usize, usize)> {
+    let gain = |from: usize| {
+        let (low, high) = (i32::from(widths.0[from].number()), i32::from(widths.0[from + 1].number()));
+        (0.25_f64.powi(low) - 0.25_f64.powi(high)) / f64::from(high - low)
+    };
+    let gains: Vec<f64> = (0..widths.higher().len()).map(gain).collect();
+    // By level and then by rank, so that the stable sort settles equal promises.
+    let mut steps: Vec<(usize, usize)> =
+        (0..gains.len()).flat_map(|from| ranking.order.iter().map(move |&layer| (layer, from))).collect();
+    let promise = |&(layer, from): &(usize, usize)| (ranking.values[layer] * gains[from]).to_bits();
+    // Numbers that are not negative are ordered as their bits are.
+    steps.sort_by_key(|step| Reverse(promise(step)));
+    steps
+}

@@ -1,0 +1,235 @@
+//! How far the attention of two models is apart, per head and layer (paper, §5.2, Fig. 5).
+//!
+//! For every token the probabilities with which it attends to the others are a distribution; the divergence
+//! KL(first ‖ second) of the two models' distributions is averaged over all tokens of a sample of the data.
+
+use std::path::{Path, PathBuf};
+
+use qbert_kernels::Compute;
+use qbert_tasks::{ReadOptions, Task};
+use serde::{Deserialize, Serialize};
+
+use crate::batch::Batch;
+use crate::bert::{Activations, Mode, Pass};
+use crate::error::{Error, Result};
+use crate::finetune::{data_fingerprint, fingerprint};
+use crate::loading::Loaded;
+use crate::qat::activations::ActivationRanges;
+use crate::qat::{Quantization, files};
+use crate::sensitivity::work::Sample;
+
+/// What the file calls itself.
+pub const FORMAT: &str = "qbert-attention-kl";
+
+/// What is compared.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// The reference, normally the full-precision model.
+    pub first: PathBuf,
+    /// The other one, normally a quantized checkpoint.
+    pub second: PathBuf,
+    /// The task of both.
+    pub task: Task,
+    /// The data whose tokens are averaged over.
+    pub data: Vec<PathBuf>,
+    /// How to read the files.
+    pub read: ReadOptions,
+    /// Longest sequence in tokens.
+    pub max_len: usize,
+    /// What decides the numbers.
+    pub settings: Settings,
+}
+
+/// What decides the numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Share of the data.
+    pub fraction: f64,
+    /// Sequences at the most; `None` for no limit, as in the paper.
+    pub max_examples: Option<usize>,
+    /// Seed of the sample.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { fraction: 0.1, max_examples: Some(2000), seed: 1 }
+    }
+}
+
+/// One layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LayerDivergence {
+    /// The layer, counted from 0.
+    pub layer: usize,
+    /// Mean divergence of every head, in nats.
+    pub heads: Vec<f64>,
+    /// Their mean.
+    pub mean: f64,
+}
+
+/// The whole file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AttentionKl {
+    /// [`FORMAT`].
+    pub format: String,
+    /// Version of the format.
+    pub version: u32,
+    /// The task's name.
+    pub task: String,
+    /// Hashes of the two models' weights.
+    pub models: [String; 2],
+    /// Size and hash of the data.
+    pub data: serde_json::Value,
+    /// How it was made.
+    pub settings: Settings,
+    /// Sequences that were averaged over.
+    pub examples: usize,
+    /// Their tokens.
+    pub tokens: usize,
+    /// Every layer, in order.
+    pub layers: Vec<LayerDivergence>,
+}
+
+/// A model of the comparison; quantized, if its directory says so.
+struct Side {
+    loaded: Loaded,
+    weights: Vec<f32>,
+    quantization: Option<Quantization>,
+    activations: Activations,
+}
+
+impl Side {
+    fn open(job: &Job, model: &Path, compute: &Compute) -> Result<Self> {
+        let loaded = Loaded::open(model, job.task, &job.data, &job.read, job.max_len)?;
+        let mut weights = loaded.weights.values().to_vec();
+        let mut quantization = None;
+        if files::is_quantized(model) {
+            let own = files::read(model, loaded.bert.config(), loaded.bert.layout())?;
+            own.weights().quantize(compute, loaded.weights.values(), None, &mut weights)?;
+            quantization = Some(own);
+        }
+        Ok(Self { loaded, weights, quantization, activations: Activations::for_training() })
+    }
+
+    fn forward(&mut self, compute: &Compute, batch: &Batch) {
+        let pass = Pass { compute, weights: &self.weights, batch, mode: Mode::Evaluate };
+        let mut ranges: Option<&ActivationRanges> = self.quantization.as_ref().and_then(Quantization::ranges);
+        match &mut ranges {
+            Some(ranges) => self.loaded.bert.forward_with(pass, Some(ranges), &mut self.activations),
+            None => self.loaded.bert.forward_with(pass, None, &mut self.activations),
+        }
+    }
+
+    fn hash(&self) -> String {
+        fingerprint(self.weights.iter().map(|value| value.to_bits()))
+    }
+}
+
+/// Compares two models; `watch` sees how many of the batches are done.
+pub fn attention_kl(job: &Job, compute: &Compute, watch: &mut dyn FnMut(usize, usize)) -> Result<AttentionKl> {
+    let settings = &job.settings;
+    if !(settings.fraction > 0.0 && settings.fraction <= 1.0) {
+        let (name, value) = ("--fraction", settings.fraction.to_string());
+        return Err(Error::Setting { name, value, rule: "it must be above 0 and at most 1" });
+    }
+    let mut sides = [Side::open(job, &job.first, compute)?, Side::open(job, &job.second, compute)?];
+    let data = data_fingerprint(&sides[0].loaded.features)?;
+    comparable(job, &sides, &data)?;
+    let features = &sides[0].loaded.features;
+    let asked = ((features.len() as f64 * settings.fraction).round() as usize).max(1);
+    let count = settings.max_examples.map_or(asked, |most| most.min(asked));
+    let sample = Sample::draw(features, count, settings.seed, 0)?;
+    let (layers, heads) = (sides[0].loaded.bert.config().layers, sides[0].loaded.bert.config().heads);
+    let mut sums = vec![vec![0.0; heads]; layers];
+    let (mut tokens, total) = (0, sample.batches().len());
+    for (done, (batch, _)) in sample.batches().iter().enumerate() {
+        for side in &mut sides {
+            side.loaded.bert.check(batch)?;
+            side.forward(compute, batch);
+        }
+        for (layer, sums) in sums.iter_mut().enumerate() {
+            let [first, second] = [0, 1].map(|side: usize| &sides[side].activations.layers[layer].probabilities[..]);
+            add_divergences(batch, first, second, sums);
+        }
+        tokens += batch.tokens();
+        watch(done + 1, total);
+    }
+    let layer = |(layer, sums): (usize, Vec<f64>)| {
+        let heads: Vec<f64> = sums.into_iter().map(|sum| sum / tokens.max(1) as f64).collect();
+        let mean = heads.iter().sum::<f64>() / heads.len().max(1) as f64;
+        LayerDivergence { layer, heads, mean }
+    };
+    Ok(AttentionKl {
+        format: FORMAT.to_owned(),
+        version: 1,
+        task: job.task.name().to_owned(),
+        models: [sides[0].hash(), sides[1].hash()],
+        data,
+        settings: *settings,
+        examples: sample.examples(),
+        tokens,
+        layers: sums.into_iter().enumerate().map(layer).collect(),
+    })
+}
+
+/// Two models have comparable attention when they have the same heads and cut the text into the same tokens.
+fn comparable(job: &Job, sides: &[Side; 2], data: &serde_json::Value) -> Result<()> {
+    let misfit = |problem: String| Err(qbert_model::Error::Head { path: job.second.clone(), problem }.into());
+    let [first, second] = sides.each_ref().map(|side| side.loaded.bert.config());
+    let first_name = job.first.display();
+    if (first.layers, first.heads) != (second.layers, second.heads) {
+        let (a, b) = ((first.layers, first.heads), (second.layers, second.heads));
+        return misfit(format!(
+            "{} layers of {} heads cannot be compared with the {} layers of {} heads of {first_name}",
+            b.0, b.1, a.0, a.1
+        ));
+    }
+    if data_fingerprint(&sides[1].loaded.features)? != *data {
+        return misfit(format!("it cuts the data into other tokens, or has other labels, than {first_name}"));
+    }
+    Ok(())
+}
+
+/// Adds to every head the divergence of each of its rows; probabilities are per sequence `[N, n, n]`.
+fn add_divergences(batch: &Batch, first: &[f32], second: &[f32], sums: &mut [f64]) {
+    let mut start = 0;
+    for range in batch.ranges() {
+        let square = range.len() * range.len();
+        for sum in sums.iter_mut() {
+            let rows = start..start + square;
+            *sum += first[rows.clone()].iter().zip(&second[rows]).map(|(p, q)| term(*p, *q)).sum::<f64>();
+            start += square;
+        }
+    }
+}
+
+/// `p·ln(p/q)`. A softmax in f32 can underflow to zero where its true value cannot be; the smallest f32 stands for it.
+fn term(p: f32, q: f32) -> f64 {
+    if p == 0.0 {
+        return 0.0;
+    }
+    f64::from(p) * (f64::from(p) / f64::from(q.max(f32::MIN_POSITIVE))).ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn divergences_of_rows_are_added_per_head() {
+        let mut batch = Batch::new();
+        batch.push(&[1, 2], &[0, 0]);
+        batch.push(&[3], &[0]);
+        // Two heads; the first sequence has 2 × 2 rows per head, the second one row of one.
+        let first = [0.5, 0.5, 1.0, 0.0, 0.25, 0.75, 0.5, 0.5, 1.0, 1.0];
+        let second = [0.5, 0.5, 0.5, 0.5, 0.75, 0.25, 0.5, 0.5, 1.0, 1.0];
+        let mut sums = [0.0; 2];
+        add_divergences(&batch, &first, &second, &mut sums);
+        let expected = [2f64.ln(), 0.25 * (1.0 / 3.0f64).ln() + 0.75 * 3f64.ln()];
+        for (sum, expected) in sums.iter().zip(expected) {
+            assert!((sum - expected).abs() < 1e-12, "{sums:?}");
+        }
+        assert!(term(0.5, 0.0).is_finite() && term(0.5, 0.0) > 40.0);
+    }
+}

@@ -1,0 +1,131 @@
+//! Benchmarks: the same work as the PyTorch scripts they are set beside.
+//!
+//! Real sentences come in the order of Python's `random.Random(0).shuffle`, so that both sides compute on the same ones.
+
+mod hvp;
+mod python_random;
+mod train;
+
+pub use hvp::hvp;
+pub use train::train;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use qbert_kernels::Compute;
+use qbert_model::{Checkpoint, Head, Parameters};
+use qbert_tasks::features::classify;
+use qbert_tasks::{Dataset, ReadOptions, Task, Tokenizer, read};
+use serde::Serialize;
+
+use crate::batch::{Batch, Targets};
+use crate::bert::Bert;
+use crate::error::{Error, Result};
+use crate::random::Stream;
+
+/// One measurement, in the fields of the peers' scripts.
+#[derive(Debug, Clone, Serialize)]
+pub struct Measurement {
+    /// Who.
+    pub peer: String,
+    /// What.
+    pub work: String,
+    /// On how many threads.
+    pub threads: usize,
+    /// Tokens of all batches.
+    pub real_tokens: usize,
+    /// Median milliseconds.
+    pub ms: f64,
+    /// Shortest milliseconds.
+    pub best_ms: f64,
+    /// Number of runs.
+    pub n: usize,
+    /// Highest memory use of the process so far.
+    pub peak_rss_mib: Option<f64>,
+}
+
+/// How long a work is repeated.
+#[derive(Debug, Clone, Copy)]
+struct Budget {
+    time: Duration,
+    at_least: usize,
+    warm: usize,
+}
+
+/// A checkpoint with a fresh head of two classes, as the peers build it.
+struct Classifier<'a> {
+    bert: Bert,
+    compute: &'a Compute,
+    weights: Parameters,
+}
+
+impl<'a> Classifier<'a> {
+    fn load(model: &Path, compute: &'a Compute) -> Result<Self> {
+        let checkpoint = Checkpoint::open(model)?;
+        let mut weights = checkpoint.load_for(Head::SequenceClassification, 2)?.parameters;
+        if let Some(classifier) = weights.named_mut("classifier.weight") {
+            Stream::new(0, "head", 0).fill_normal(classifier, 0.02);
+        }
+        let bert = Bert::new(checkpoint.config(), std::sync::Arc::clone(weights.layout()))?;
+        Ok(Self { bert, compute, weights })
+    }
+
+    /// Times `step` over all batches, again and again.
+    fn measure(
+        &self,
+        work: &str,
+        batches: &[Batch],
+        budget: Budget,
+        mut step: impl FnMut(&Batch),
+    ) -> Result<Measurement> {
+        batches.iter().try_for_each(|batch| self.bert.check(batch))?;
+        for _ in 0..budget.warm {
+            batches.iter().for_each(&mut step);
+        }
+        let mut times = Vec::new();
+        let end = Instant::now() + budget.time;
+        while times.len() < budget.at_least || Instant::now() < end {
+            let start = Instant::now();
+            batches.iter().for_each(&mut step);
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(Measurement {
+            peer: format!("qbert-{}", self.compute.kernels().name()),
+            work: work.to_owned(),
+            threads: self.compute.threads().count(),
+            real_tokens: batches.iter().map(Batch::tokens).sum(),
+            ms: times[times.len() / 2],
+            best_ms: times[0],
+            n: times.len(),
+            peak_rss_mib: peak_rss_mib(),
+        })
+    }
+}
+
+/// The first batches of an SST-2 file in the peers' random order.
+fn sst2_batches(model: &Path, path: &Path, count: usize, size: usize) -> Result<Vec<Batch>> {
+    let tokenizer = Tokenizer::from_directory(model)?;
+    let Dataset::Classify(mut data) = read(Task::Sst2, &[path], &ReadOptions::default())? else {
+        return Err(Error::Batch { problem: "SST-2 is a classification task".to_owned() });
+    };
+    python_random::shuffle(&mut data.examples, 0);
+    data.examples.truncate(count * size);
+    let features = classify::encode_all(&tokenizer, &data.examples, 128)?;
+    let batch = |part: &[classify::ClassifyFeature]| {
+        let mut batch = Batch::new();
+        part.iter().for_each(|feature| batch.push(&feature.encoded.input_ids, &feature.encoded.segments));
+        let labels = part.iter().map(|feature| feature.label.unwrap_or(0) as u32);
+        batch.targets = Targets::Sequences(labels.collect());
+        batch
+    };
+    Ok(features.chunks(size).map(batch).collect())
+}
+
+/// The process's highest memory use, where the system tells.
+fn peak_rss_mib() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
+    Some((kib / 102.4).round() / 10.0)
+}

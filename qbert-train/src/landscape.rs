@@ -1,0 +1,235 @@
+//! The loss over the plane of a layer's first two Hessian eigenvectors, all other layers fixed (paper, Fig. 1, 3, 6).
+
+use std::path::PathBuf;
+
+use qbert_hessian::landscape::{Landscape, landscape, place};
+use qbert_hessian::{Eigenpair, Lanczos, Method as _, Stop};
+use qbert_kernels::Compute;
+use qbert_tasks::{ReadOptions, Task};
+use serde::{Deserialize, Serialize};
+
+use crate::bert::{Activations, BackwardBuffers, HessianPass, Mode, Point};
+use crate::error::{Error, Result};
+use crate::finetune::{data_fingerprint, fingerprint};
+use crate::loading::Loaded;
+use crate::random::Stream;
+use crate::sensitivity::work::Sample;
+
+/// What the file calls itself.
+pub const FORMAT: &str = "qbert-landscape";
+
+/// What landscapes are made from.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// Fine-tuned checkpoint.
+    pub model: PathBuf,
+    /// Its task.
+    pub task: Task,
+    /// The data whose loss is shown.
+    pub data: Vec<PathBuf>,
+    /// How to read the files.
+    pub read: ReadOptions,
+    /// Longest sequence in tokens.
+    pub max_len: usize,
+    /// The layers, counted from 0.
+    pub layers: Vec<usize>,
+    /// What decides the numbers.
+    pub settings: Settings,
+}
+
+/// What decides the numbers of a landscape.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Points along each direction.
+    pub points: usize,
+    /// Length of the longest step along each direction, in the norm of the weights' change.
+    pub extent: f64,
+    /// Sequences whose loss is shown.
+    pub max_examples: usize,
+    /// When the search for eigenvectors stops.
+    pub stop: Stop,
+    /// Seed of the sample and the starting vectors.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { points: 21, extent: 0.5, max_examples: 64, stop: Stop { iterations: 40, tolerance: 0.05 }, seed: 1 }
+    }
+}
+
+impl Settings {
+    fn check(&self) -> Result<()> {
+        let refuse = |name, value: String, rule| Err(Error::Setting { name, value, rule });
+        if !(2..=201).contains(&self.points) {
+            return refuse("--points", self.points.to_string(), "it must be between 2 and 201");
+        }
+        if !(self.extent > 0.0 && self.extent.is_finite()) {
+            return refuse("--extent", self.extent.to_string(), "it must be above 0");
+        }
+        if self.max_examples == 0 {
+            return refuse("--max-examples", "0".to_owned(), "it must be at least 1");
+        }
+        Ok(())
+    }
+}
+
+/// The landscape of one layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LayerLandscape {
+    /// The layer, counted from 0.
+    pub layer: usize,
+    /// The eigenvalues of the two directions.
+    pub eigenvalues: Vec<f64>,
+    /// How far the directions are from being eigenvectors: `‖Hv − λv‖`.
+    pub residuals: Vec<f64>,
+    /// The grid.
+    #[serde(flatten)]
+    pub grid: Landscape,
+}
+
+/// The whole file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Landscapes {
+    /// [`FORMAT`].
+    pub format: String,
+    /// Version of the format.
+    pub version: u32,
+    /// The task's name.
+    pub task: String,
+    /// Hash of the model's weights.
+    pub model: String,
+    /// Size and hash of the data.
+    pub data: serde_json::Value,
+    /// How it was made.
+    pub settings: Settings,
+    /// Sequences whose loss is shown.
+    pub examples: usize,
+    /// The model's own loss on them: the middle of every grid.
+    pub loss: f64,
+    /// One landscape per layer asked for.
+    pub layers: Vec<LayerLandscape>,
+}
+
+/// Where the work is: what is being done, and how much of it.
+pub type Watch<'a> = &'a mut dyn FnMut(&str, usize, usize);
+
+/// Computes the landscapes of the layers asked for.
+pub fn landscapes(job: &Job, compute: &Compute, watch: Watch<'_>) -> Result<Landscapes> {
+    job.settings.check()?;
+    let loaded = Loaded::open(&job.model, job.task, &job.data, &job.read, job.max_len)?;
+    let count = loaded.bert.config().layers;
+    if let Some(&layer) = job.layers.iter().find(|&&layer| layer >= count) {
+        let rule = "the model has fewer layers than that (they are counted from 0)";
+        return Err(Error::Setting { name: "--layer", value: layer.to_string(), rule });
+    }
+    let settings = &job.settings;
+    let sample = Sample::draw(&loaded.features, settings.max_examples, settings.seed, 0)?;
+    sample.batches().iter().try_for_each(|(batch, _)| loaded.bert.check(batch))?;
+    let mut plane = Plane { loaded: &loaded, compute, sample: &sample, activations: Activations::for_evaluation() };
+    let pairs = plane.directions(&job.layers, settings, watch)?;
+    let loss = plane.loss(loaded.weights.values());
+    let mut layers = Vec::new();
+    for (&layer, pairs) in job.layers.iter().zip(pairs) {
+        layers.push(plane.layer(layer, &pairs, settings, watch)?);
+    }
+    Ok(Landscapes {
+        format: FORMAT.to_owned(),
+        version: 1,
+        task: job.task.name().to_owned(),
+        model: fingerprint(loaded.weights.values().iter().map(|value| value.to_bits())),
+        data: data_fingerprint(&loaded.features)?,
+        settings: *settings,
+        examples: sample.examples(),
+        loss,
+        layers,
+    })
+}
+
+struct Plane<'a> {
+    loaded: &'a Loaded,
+    compute: &'a Compute,
+    sample: &'a Sample,
+    activations: Activations,
+}
+
+impl Plane<'_> {
+    /// The first two eigenvectors of every layer, all layers in lock step.
+    fn directions(&self, layers: &[usize], settings: &Settings, watch: Watch<'_>) -> Result<Vec<Vec<Eigenpair>>> {
+        let spans = self.loaded.bert.layout().layers();
+        let mut methods: Vec<(usize, Lanczos)> = Vec::new();
+        for &layer in layers {
+            let mut start = vec![0.0; spans[layer].len()];
+            Stream::new(settings.seed, "analysis start", layer as u64).fill_normal(&mut start, 1.0);
+            methods.push((layer, Lanczos::for_eigenvectors(&start, settings.stop, 2)));
+        }
+        let mut products: Vec<Vec<f32>> = layers.iter().map(|&layer| vec![0.0; spans[layer].len()]).collect();
+        let mut pass = HessianPass::new();
+        let (bert, weights) = (&self.loaded.bert, self.loaded.weights.values());
+        let mut passes = 0;
+        while methods.iter().any(|(_, method)| method.vector().is_some()) {
+            products.iter_mut().for_each(|product| product.fill(0.0));
+            let active = methods.iter().filter(|(_, method)| method.vector().is_some());
+            let lowest = active.map(|(layer, _)| *layer).min().unwrap_or(0);
+            for (batch, share) in self.sample.batches() {
+                let point = Point { bert, compute: self.compute, weights, batch };
+                pass.prepare(point, lowest, *share);
+                for ((layer, method), product) in methods.iter().zip(&mut products) {
+                    if let Some(vector) = method.vector() {
+                        pass.product(point, *layer, vector, product);
+                    }
+                }
+            }
+            for ((layer, method), product) in methods.iter_mut().zip(&products) {
+                if method.vector().is_some() {
+                    if !product.iter().map(|&value| f64::from(value)).sum::<f64>().is_finite() {
+                        return Err(Error::Curvature { run: 0, layer: *layer });
+                    }
+                    method.advance(product);
+                }
+            }
+            passes += 1;
+            watch("eigenvectors, pass", passes, settings.stop.iterations);
+        }
+        Ok(methods.iter().map(|(_, method)| method.eigenpairs(2)).collect())
+    }
+
+    /// Mean loss over the sample.
+    fn loss(&mut self, weights: &[f32]) -> f64 {
+        let mut buffers = BackwardBuffers::default();
+        let mut loss = 0.0;
+        for (batch, share) in self.sample.batches() {
+            let bert = &self.loaded.bert;
+            bert.forward(self.compute, weights, batch, Mode::Evaluate, &mut self.activations);
+            loss += share * bert.loss(batch, &self.activations, 1.0, &mut buffers).mean;
+        }
+        loss
+    }
+
+    fn layer(
+        &mut self,
+        layer: usize,
+        pairs: &[Eigenpair],
+        settings: &Settings,
+        watch: Watch<'_>,
+    ) -> Result<LayerLandscape> {
+        let [first, second] = pairs else {
+            let problem = format!("layer {layer} has no two directions of curvature: its loss does not change");
+            return Err(Error::Batch { problem });
+        };
+        let span = self.loaded.bert.layout().layers()[layer].clone();
+        let mut weights = self.loaded.weights.values().to_vec();
+        let base = weights[span.clone()].to_vec();
+        let total = (settings.points | 1).pow(2);
+        let mut done = 0;
+        let grid = landscape(settings.extent, settings.points, |row, column| {
+            place(&base, (row, &first.vector), (column, &second.vector), &mut weights[span.clone()]);
+            done += 1;
+            watch(&format!("layer {layer}, point"), done, total);
+            Ok::<f64, Error>(self.loss(&weights))
+        })?;
+        let eigenvalues = pairs.iter().map(|pair| pair.value).collect();
+        let residuals = pairs.iter().map(|pair| pair.residual).collect();
+        Ok(LayerLandscape { layer, eigenvalues, residuals, grid })
+    }
+}

@@ -1,0 +1,286 @@
+//! `sensitivity.json`: what an analysis found, for people, for `qbert plan` and for the report.
+
+use std::path::Path;
+
+use qbert_model::atomic;
+use serde::{Deserialize, Serialize};
+
+use super::settings::{Method, Settings};
+use crate::error::{Error, Result};
+
+/// What the file calls itself.
+pub const FORMAT: &str = "qbert-sensitivity";
+/// The version that this crate reads and writes.
+pub const VERSION: u32 = 1;
+
+/// One layer in one run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// The run, counted from 0.
+    pub run: usize,
+    /// The layer, counted from 0.
+    pub layer: usize,
+    /// The eigenvalue of largest size, with its sign.
+    pub eigenvalue: f64,
+    /// There is an eigenvalue within this distance of it.
+    pub residual: f64,
+    /// Lowest eigenvalue; unknown to power iteration.
+    pub lowest: Option<f64>,
+    /// Products formed.
+    pub iterations: usize,
+    /// Whether the tolerance was reached before the limit.
+    pub converged: bool,
+    /// Estimated trace of the layer's Hessian block.
+    pub trace: Option<f64>,
+}
+
+/// What a run looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RunInfo {
+    /// The run, counted from 0.
+    pub run: usize,
+    /// Sequences.
+    pub examples: usize,
+    /// Their tokens.
+    pub tokens: usize,
+    /// Mean loss over them.
+    pub loss: f64,
+}
+
+/// What was analysed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Subject {
+    /// The task's name.
+    pub task: String,
+    /// Hash of the model's weights.
+    pub model: String,
+    /// Parameters of each encoder layer.
+    pub layer_parameters: Vec<usize>,
+    /// Size and hash of the data.
+    pub data: serde_json::Value,
+    /// Longest sequence in tokens.
+    pub max_len: usize,
+}
+
+/// A layer over all runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LayerSensitivity {
+    /// The layer, counted from 0.
+    pub layer: usize,
+    /// The eigenvalue of largest size in every run.
+    pub eigenvalues: Vec<f64>,
+    /// Their mean.
+    pub mean: f64,
+    /// Their standard deviation (of the runs themselves: divided by their number).
+    pub std: f64,
+    /// Ω = |mean| + std (Eq. 2).
+    pub omega: f64,
+    /// Lowest eigenvalue in every run; empty with power iteration.
+    pub lowest: Vec<f64>,
+    /// Products formed in every run.
+    pub iterations: Vec<usize>,
+    /// Distance within which there is an eigenvalue, in every run.
+    pub residuals: Vec<f64>,
+    /// Runs that reached the tolerance.
+    pub converged: usize,
+    /// Mean trace over the runs, divided by the number of the layer's parameters.
+    pub trace: Option<f64>,
+}
+
+/// The whole file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sensitivity {
+    /// [`FORMAT`].
+    pub format: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// What was analysed.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// How.
+    pub settings: Settings,
+    /// Every layer, in order.
+    pub layers: Vec<LayerSensitivity>,
+    /// Layers from the most to the least sensitive.
+    pub ranking: Vec<usize>,
+    /// Spearman's correlation of Ω between the first and the second half of the runs: 1 says that the ranking is stable.
+    pub agreement_of_halves: Option<f64>,
+    /// Every run.
+    pub runs: Vec<RunInfo>,
+    /// What a reader should know before trusting the plan.
+    pub warnings: Vec<String>,
+}
+
+impl Sensitivity {
+    /// Sums up; `found` has every layer of every run.
+    pub(super) fn new(subject: Subject, settings: Settings, runs: Vec<RunInfo>, found: &[Found]) -> Self {
+        let layers: Vec<LayerSensitivity> =
+            (0..subject.layer_parameters.len()).map(|layer| summarize(layer, &subject, found)).collect();
+        let all: Vec<f64> = layers.iter().map(|layer| layer.omega).collect();
+        let halves = [0..settings.runs / 2, settings.runs / 2..settings.runs]
+            .map(|half| layers.iter().map(|layer| omega(&layer.eigenvalues[half.clone()])).collect::<Vec<_>>());
+        let agreement_of_halves = (settings.runs >= 4).then(|| spearman(&halves[0], &halves[1])).flatten();
+        let warnings = warnings(&layers, settings);
+        let ranking = ranking(&all);
+        let format = FORMAT.to_owned();
+        Self { format, version: VERSION, subject, settings, layers, ranking, agreement_of_halves, runs, warnings }
+    }
+
+    /// Writes the file, whole or not at all.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let text =
+            serde_json::to_string_pretty(self).map_err(|error| damaged(path, format!("cannot be written: {error}")))?;
+        Ok(atomic::write_file(path, |writer| writeln!(writer, "{text}"))?)
+    }
+
+    /// Reads and checks a file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let io = |source| Error::Io { path: path.to_owned(), action: "read the sensitivities", source };
+        let bytes = std::fs::read(path).map_err(io)?;
+        let value: serde_json::Value =
+            serde_json::from_slice(&bytes).map_err(|error| damaged(path, format!("not JSON: {error}")))?;
+        let format = value.get("format").and_then(serde_json::Value::as_str);
+        if format != Some(FORMAT) {
+            return Err(damaged(path, format!("not a sensitivity file: its \"format\" is not \"{FORMAT}\"")));
+        }
+        let version = value.get("version").and_then(serde_json::Value::as_u64);
+        if version != Some(u64::from(VERSION)) {
+            let found = version.map_or("none".to_owned(), |version| version.to_string());
+            return Err(damaged(path, format!("version {found}, but this program reads version {VERSION}")));
+        }
+        let read: Self = serde_json::from_value(value).map_err(|error| damaged(path, error.to_string()))?;
+        read.check().map_err(|problem| damaged(path, problem))?;
+        Ok(read)
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        if self.layers.is_empty() {
+            return Err("there are no layers".to_owned());
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            if layer.layer != index {
+                return Err(format!("layer {} stands where layer {index} should", layer.layer));
+            }
+            // JSON has no NaN, but a number too large for f64 is read as infinity.
+            if ![layer.mean, layer.std, layer.omega].iter().all(|value| value.is_finite()) {
+                return Err(format!("layer {index}: mean, std or omega is not a finite number"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn damaged(path: &Path, problem: String) -> Error {
+    Error::Sensitivity { path: path.to_owned(), problem }
+}
+
+fn summarize(layer: usize, subject: &Subject, found: &[Found]) -> LayerSensitivity {
+    let mut own: Vec<&Found> = found.iter().filter(|unit| unit.layer == layer).collect();
+    own.sort_by_key(|unit| unit.run);
+    let eigenvalues: Vec<f64> = own.iter().map(|unit| unit.eigenvalue).collect();
+    let (mean, std) = moments(&eigenvalues);
+    let traces: Vec<f64> = own.iter().filter_map(|unit| unit.trace).collect();
+    let parameters = subject.layer_parameters[layer] as f64;
+    LayerSensitivity {
+        layer,
+        mean,
+        std,
+        omega: omega(&eigenvalues),
+        lowest: own.iter().filter_map(|unit| unit.lowest).collect(),
+        iterations: own.iter().map(|unit| unit.iterations).collect(),
+        residuals: own.iter().map(|unit| unit.residual).collect(),
+        converged: own.iter().filter(|unit| unit.converged).count(),
+        trace: (!traces.is_empty()).then(|| moments(&traces).0 / parameters),
+        eigenvalues,
+    }
+}
+
+fn moments(values: &[f64]) -> (f64, f64) {
+    let count = values.len().max(1) as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+    (mean, variance.sqrt())
+}
+
+fn omega(eigenvalues: &[f64]) -> f64 {
+    let (mean, std) = moments(eigenvalues);
+    mean.abs() + std
+}
+
+/// Indices from the largest value to the smallest; equal ones in their order.
+fn ranking(values: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&a, &b| values[b].total_cmp(&values[a]));
+    order
+}
+
+/// Correlation of the ranks; `None` where there is nothing to rank. Ties are broken by position, which is good enough
+/// for eigenvalues.
+fn spearman(first: &[f64], second: &[f64]) -> Option<f64> {
+    let count = first.len();
+    if count < 2 {
+        return None;
+    }
+    let places = |values: &[f64]| {
+        let mut places = vec![0.0; count];
+        ranking(values).into_iter().enumerate().for_each(|(place, index)| places[index] = place as f64);
+        places
+    };
+    let squares: f64 = places(first).iter().zip(places(second)).map(|(a, b)| (a - b).powi(2)).sum();
+    let count = count as f64;
+    Some(1.0 - 6.0 * squares / (count * (count * count - 1.0)))
+}
+
+/// A negative eigenvalue is noise of every trained network; from this share of the largest positive one on it says that
+/// the checkpoint is not near a minimum.
+const LARGE_NEGATIVE: f64 = 0.5;
+
+fn warnings(layers: &[LayerSensitivity], settings: Settings) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let negative: Vec<String> = layers.iter().filter_map(negative_curvature).collect();
+    if !negative.is_empty() {
+        warnings.push(format!(
+            "the checkpoint has not converged: {}. Along such a direction the loss still falls, so the model sits on a \
+             slope and not in a valley; quantization pushes it off, and more accuracy is lost than the plan lets expect \
+             (the paper's SQuAD case). Fine-tune it longer, or at a lower rate towards the end, and analyze again",
+            negative.join("; ")
+        ));
+    }
+    let unsettled: Vec<usize> = layers.iter().filter(|l| l.converged < l.eigenvalues.len()).map(|l| l.layer).collect();
+    if !unsettled.is_empty() {
+        warnings.push(format!(
+            "the iteration limit of {} was reached before the tolerance of {} in layers {unsettled:?}: raise --iterations",
+            settings.stop.iterations, settings.stop.tolerance
+        ));
+    }
+    warnings
+}
+
+fn negative_curvature(layer: &LayerSensitivity) -> Option<String> {
+    let runs = layer.eigenvalues.len();
+    let dominant = layer.eigenvalues.iter().filter(|&&value| value < 0.0).count();
+    let index = layer.layer;
+    if dominant > 0 {
+        let lowest = layer.eigenvalues.iter().copied().fold(f64::INFINITY, f64::min);
+        return Some(format!(
+            "in layer {index} the curvature of largest size is negative in {dominant} of {runs} runs (down to {lowest:.3})"
+        ));
+    }
+    let (lowest, _) = moments(&layer.lowest);
+    (lowest < -LARGE_NEGATIVE * layer.mean).then(|| {
+        format!("layer {index} has negative curvature of {lowest:.3} on average beside the positive {:.3}", layer.mean)
+    })
+}
+
+/// What a reader of the command line sees of a method.
+impl std::fmt::Display for Method {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Power => "power iteration",
+            Self::Lanczos => "Lanczos",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

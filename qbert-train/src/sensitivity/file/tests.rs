@@ -1,0 +1,55 @@
+use qbert_hessian::Stop;
+
+use super::*;
+
+fn sensitivity(eigenvalues: &[&[f64]], lowest: &[f64]) -> Sensitivity {
+    let runs = eigenvalues[0].len();
+    let settings = Settings { runs, stop: Stop { iterations: 9, tolerance: 0.01 }, ..Settings::default() };
+    let layer_parameters = vec![10; eigenvalues.len()];
+    let (task, model, data) = ("sst2".to_owned(), "m".to_owned(), serde_json::Value::Null);
+    let subject = Subject { task, model, layer_parameters, data, max_len: 8 };
+    let found = eigenvalues.iter().enumerate().flat_map(|(layer, values)| {
+        values.iter().enumerate().map(move |(run, &eigenvalue)| Found {
+            run,
+            layer,
+            eigenvalue,
+            residual: 0.0,
+            lowest: Some(lowest[layer]),
+            iterations: 3,
+            converged: eigenvalue < 50.0,
+            trace: Some(20.0),
+        })
+    });
+    Sensitivity::new(subject, settings, Vec::new(), &found.collect::<Vec<_>>())
+}
+
+#[test]
+fn omega_is_the_size_of_the_mean_and_the_spread() {
+    let found = sensitivity(&[&[1.0, 3.0], &[-4.0, -4.0]], &[0.0, -4.0]);
+    let layer = &found.layers[0];
+    assert_eq!((layer.mean, layer.std, layer.omega, layer.trace), (2.0, 1.0, 3.0, Some(2.0)));
+    assert_eq!(found.layers[1].omega, 4.0);
+    assert_eq!(found.ranking, [1, 0]);
+    assert_eq!(found.agreement_of_halves, None, "two runs have no halves to speak of");
+}
+
+#[test]
+fn halves_that_rank_alike_agree() {
+    let same = sensitivity(&[&[1.0, 1.1, 1.0, 1.2], &[5.0, 5.0, 6.0, 6.0], &[3.0, 3.0, 3.0, 3.0]], &[0.0; 3]);
+    assert_eq!(same.agreement_of_halves, Some(1.0));
+    let opposite = sensitivity(&[&[1.0, 1.0, 9.0, 9.0], &[5.0; 4], &[9.0, 9.0, 1.0, 1.0]], &[0.0; 3]);
+    assert_eq!(opposite.agreement_of_halves, Some(-1.0));
+}
+
+#[test]
+fn only_large_negative_curvature_is_warned_of() {
+    let calm = sensitivity(&[&[10.0, 12.0]], &[-3.0]);
+    assert_eq!(calm.warnings, [""; 0]);
+    let steep = sensitivity(&[&[10.0, 12.0], &[1.0, 1.0]], &[-6.0, 0.0]);
+    assert!(steep.warnings[0].contains("has not converged: layer 0 has negative curvature of -6.000"), "{steep:?}");
+    let dominant = sensitivity(&[&[1.0, 1.0], &[10.0, -12.0]], &[0.0, -12.0]);
+    let text = &dominant.warnings[0];
+    assert!(text.contains("layer 1") && text.contains("1 of 2 runs (down to -12.000)"), "{text}");
+    let unfinished = sensitivity(&[&[60.0, 1.0]], &[0.0]);
+    assert!(unfinished.warnings[0].contains("limit of 9"), "{unfinished:?}");
+}

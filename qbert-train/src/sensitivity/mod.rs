@@ -1,0 +1,291 @@
+//! How sensitive each encoder layer is to a change of its weights: the top Hessian eigenvalue per layer over several
+//! samples of the data, and Ω from their mean and spread (paper, §3.2, Alg. 1, Eq. 2).
+//!
+//! The work is runs × layers. Layers of a run go in lock step over one sample; runs come one after the other, or in
+//! several processes ([`Shard`], [`merge`]). What is found survives a crash.
+
+mod file;
+mod settings;
+mod state;
+pub(crate) mod work;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use qbert_kernels::Compute;
+use qbert_model::atomic;
+use qbert_tasks::{ReadOptions, Task};
+
+pub use file::{FORMAT, Found, LayerSensitivity, RunInfo, Sensitivity, Subject, VERSION};
+pub use settings::{Method, Settings, Shard};
+
+use crate::error::{Error, Result};
+use crate::finetune::{data_fingerprint, fingerprint};
+use crate::loading::Loaded;
+use state::{Interrupted, Part};
+use work::RunWork;
+
+/// The file that an analysis ends with.
+pub const FILE: &str = "sensitivity.json";
+
+/// Vectors are as large as the model: writing them down after every product would cost more than the product.
+const SAVE_EVERY: Duration = Duration::from_secs(30);
+
+/// What an analysis is made from.
+#[derive(Debug, Clone)]
+pub struct Analysis {
+    /// Fine-tuned checkpoint.
+    pub model: PathBuf,
+    /// Its task.
+    pub task: Task,
+    /// The data, normally that which it was trained on.
+    pub data: Vec<PathBuf>,
+    /// How to read the files.
+    pub read: ReadOptions,
+    /// Longest sequence in tokens.
+    pub max_len: usize,
+    /// What decides the numbers.
+    pub settings: Settings,
+    /// The part of the work to do.
+    pub shard: Shard,
+    /// Directory to write to.
+    pub out: PathBuf,
+    /// Continue an interrupted analysis.
+    pub resume: bool,
+}
+
+/// Where an analysis is.
+#[derive(Debug, Clone, Copy)]
+pub struct Step {
+    /// The run, counted from 0.
+    pub run: usize,
+    /// Passes over the run's sample so far.
+    pub passes: usize,
+    /// Layers of the run still in progress.
+    pub layers_left: usize,
+    /// Pairs of run and layer that are done.
+    pub done: usize,
+    /// Pairs to be done.
+    pub total: usize,
+    /// Mean loss over the sample.
+    pub loss: f64,
+}
+
+/// What an analysis ends with.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// All of it.
+    Whole(Box<Sensitivity>),
+    /// The part of a shard, written to this file.
+    Part(PathBuf),
+}
+
+/// Analyses as told; `watch` sees every pass.
+pub fn analyze(analysis: &Analysis, compute: &Compute, watch: &mut dyn FnMut(Step)) -> Result<Outcome> {
+    analyze_saving(analysis, compute, SAVE_EVERY, watch)
+}
+
+/// As [`analyze`], with the state written down as often as told.
+pub fn analyze_saving(
+    analysis: &Analysis,
+    compute: &Compute,
+    save_every: Duration,
+    watch: &mut dyn FnMut(Step),
+) -> Result<Outcome> {
+    let Analysis { settings, shard, out, .. } = analysis;
+    settings.check()?;
+    let loaded = Loaded::open(&analysis.model, analysis.task, &analysis.data, &analysis.read, analysis.max_len)?;
+    let subject = subject(analysis, &loaded)?;
+    let mut part = Part::new(subject, *settings, *shard);
+    let state_path = state::path(out, *shard);
+    std::fs::create_dir_all(out).map_err(|source| Error::Io {
+        path: out.clone(),
+        action: "create the directory",
+        source,
+    })?;
+    let mut interrupted = match open(analysis, &part, &state_path)? {
+        Begin::Fresh => None,
+        Begin::Finished(outcome) => return Ok(outcome),
+        Begin::Resumed(saved, interrupted) => {
+            part = saved;
+            interrupted
+        }
+    };
+
+    let layers = loaded.bert.config().layers;
+    let share = shard.share(settings.runs * layers);
+    let (total, mut saved) = (share.len(), Instant::now());
+    for run in 0..settings.runs {
+        let own = (0..layers).filter(|layer| share.contains(&(run * layers + layer)) && !part.has(run, *layer));
+        let own: Vec<usize> = own.collect();
+        if own.is_empty() {
+            continue;
+        }
+        let mut work = RunWork::new(&loaded, settings, run)?;
+        take_up(&mut work, own, interrupted.take().filter(|saved| saved.run == run), &state_path)?;
+        let mut passes = 0;
+        while !work.works().is_empty() {
+            part.found.extend(work.step(compute)?);
+            passes += 1;
+            let (layers_left, done) = (work.works().len(), part.found.len());
+            watch(Step { run, passes, layers_left, done, total, loss: work.info().loss });
+            if saved.elapsed() >= save_every && layers_left > 0 {
+                state::save(&state_path, &part, Some((run, &work)))?;
+                saved = Instant::now();
+            }
+        }
+        if !part.runs.iter().any(|info| info.run == run) {
+            part.runs.push(work.info());
+        }
+        state::save(&state_path, &part, None)?;
+    }
+    let outcome = finish(part, out)?;
+    std::fs::remove_file(&state_path)
+        .or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+        .map_err(|source| Error::Io { path: state_path, action: "remove", source })?;
+    Ok(outcome)
+}
+
+fn subject(analysis: &Analysis, loaded: &Loaded) -> Result<Subject> {
+    Ok(Subject {
+        task: analysis.task.name().to_owned(),
+        model: fingerprint(loaded.weights.values().iter().map(|value| value.to_bits())),
+        layer_parameters: loaded.bert.layout().layers().iter().map(ExactSizeIterator::len).collect(),
+        data: data_fingerprint(&loaded.features)?,
+        max_len: analysis.max_len,
+    })
+}
+
+/// How a directory is found.
+enum Begin {
+    Fresh,
+    Resumed(Part, Option<Interrupted>),
+    Finished(Outcome),
+}
+
+fn open(analysis: &Analysis, part: &Part, state_path: &Path) -> Result<Begin> {
+    // Shards share a directory: only the whole analysis may clear up after a writer that was killed.
+    if analysis.shard == Shard::WHOLE {
+        atomic::remove_leftovers(&analysis.out)?;
+    }
+    let finished = finished_path(&analysis.out, analysis.shard);
+    let refuse = |path: &Path, problem: String| Err(Error::Resume { path: path.to_owned(), problem });
+    if !analysis.resume {
+        let there = [state_path, finished.as_path()].into_iter().find(|path| path.exists());
+        return match there {
+            Some(path) => refuse(path, "the directory holds an analysis already; --resume continues it".to_owned()),
+            None => Ok(Begin::Fresh),
+        };
+    }
+    let differs = |saved: &Part| saved.difference(part);
+    if state_path.exists() {
+        let (saved, interrupted) = state::load(state_path)?;
+        return match differs(&saved) {
+            Some(difference) => refuse(state_path, format!("the analysis was started with {difference}")),
+            None => Ok(Begin::Resumed(saved, interrupted)),
+        };
+    }
+    if !finished.exists() {
+        return Ok(Begin::Fresh);
+    }
+    let (mut saved, outcome) = if analysis.shard == Shard::WHOLE {
+        let whole = Sensitivity::read(&finished)?;
+        let saved = Part::new(whole.subject.clone(), whole.settings, Shard::WHOLE);
+        (saved, Outcome::Whole(Box::new(whole)))
+    } else {
+        (Part::read(&finished)?, Outcome::Part(finished.clone()))
+    };
+    saved.found.clear();
+    match differs(&saved) {
+        Some(difference) => refuse(&finished, format!("the finished analysis was made with {difference}")),
+        None => Ok(Begin::Finished(outcome)),
+    }
+}
+
+/// Puts a run's layers to work: those that were interrupted from there, the others from the start.
+fn take_up(work: &mut RunWork<'_>, layers: Vec<usize>, saved: Option<Interrupted>, state_path: &Path) -> Result<()> {
+    let mut saved = saved.map(|saved| saved.layers).unwrap_or_default();
+    for layer in layers {
+        match saved.iter().position(|(state, _)| state.layer == layer) {
+            Some(index) => {
+                let (state, vectors) = saved.swap_remove(index);
+                work.restore(state, vectors).ok_or_else(|| Error::Resume {
+                    path: state_path.to_owned(),
+                    problem: format!("damaged: the vectors of layer {layer} have another length"),
+                })?;
+            }
+            None => work.start(layer),
+        }
+    }
+    Ok(())
+}
+
+fn finished_path(out: &Path, shard: Shard) -> PathBuf {
+    out.join(if shard == Shard::WHOLE {
+        FILE.to_owned()
+    } else {
+        format!("sensitivity.{}-of-{}.json", shard.part, shard.of)
+    })
+}
+
+fn finish(mut part: Part, out: &Path) -> Result<Outcome> {
+    part.found.sort_by_key(|found| (found.run, found.layer));
+    part.runs.sort_by_key(|info| info.run);
+    let path = finished_path(out, part.shard);
+    if part.shard == Shard::WHOLE {
+        let whole = Sensitivity::new(part.subject, part.settings, part.runs, &part.found);
+        whole.write(&path)?;
+        return Ok(Outcome::Whole(Box::new(whole)));
+    }
+    part.write(&path)?;
+    Ok(Outcome::Part(path))
+}
+
+/// The finished parts in a directory, in the order of their names.
+pub fn parts_in(directory: &Path) -> Result<Vec<PathBuf>> {
+    let io = |source| Error::Io { path: directory.to_owned(), action: "list the directory", source };
+    let entries = std::fs::read_dir(directory).map_err(io)?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>().map_err(io)?;
+    paths.retain(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("sensitivity.") && name.ends_with(".json") && name.contains("-of-")
+    });
+    paths.sort();
+    Ok(paths)
+}
+
+/// Joins the parts of all shards to the file that one process would have written, and writes it to `out`.
+pub fn merge(parts: &[PathBuf], out: &Path) -> Result<Sensitivity> {
+    let bad = |path: &Path, problem: String| Error::Sensitivity { path: path.to_owned(), problem };
+    let Some((first, others)) = parts.split_first() else {
+        return Err(bad(out, "there is no part of an analysis here (sensitivity.1-of-N.json)".to_owned()));
+    };
+    let mut whole = Part::read(first)?;
+    for path in others {
+        let part = Part::read(path)?;
+        if let Some(difference) = whole.difference(&part) {
+            return Err(bad(path, format!("it belongs to another analysis than {}: {difference}", first.display())));
+        }
+        if let Some(twice) = part.found.iter().find(|found| whole.has(found.run, found.layer)) {
+            let (run, layer) = (twice.run, twice.layer);
+            return Err(bad(path, format!("run {run}, layer {layer} is in an earlier part too")));
+        }
+        whole.found.extend(part.found);
+        let known: Vec<usize> = whole.runs.iter().map(|info| info.run).collect();
+        whole.runs.extend(part.runs.into_iter().filter(|info| !known.contains(&info.run)));
+    }
+    let layers = whole.subject.layer_parameters.len();
+    let units = (0..whole.settings.runs).flat_map(|run| (0..layers).map(move |layer| (run, layer)));
+    let missing: Vec<_> = units.filter(|&(run, layer)| !whole.has(run, layer)).collect();
+    if let Some((run, layer)) = missing.first() {
+        let count = missing.len();
+        let problem =
+            format!("{count} pairs of run and layer are in no part, the first of them run {run}, layer {layer}");
+        return Err(bad(out, problem));
+    }
+    whole.shard = Shard::WHOLE;
+    match finish(whole, out)? {
+        Outcome::Whole(sensitivity) => Ok(*sensitivity),
+        Outcome::Part(path) => Err(bad(&path, "a whole that is a part".to_owned())),
+    }
+}

@@ -1,0 +1,271 @@
+//! From flags to a plan: the same for every layer, the paper's, one that exists, or from sensitivities.
+
+use std::path::Path;
+
+use qbert::model::Checkpoint;
+use qbert::quant::allocate::budget::{Granularity, OpenSite, within};
+use qbert::quant::allocate::knapsack::Choice;
+use qbert::quant::allocate::{assign, counts_within};
+use qbert::quant::{
+    EmbeddingPlan, GroupSpec, Matrix, Metric, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking, Room, Site,
+    SitePlan, Widths,
+};
+use qbert::{Error, Result, Trial, quantization_errors};
+
+use super::super::compute;
+use super::super::progress::Progress;
+use super::report::{By, Cost, Limit, Origin, Ranked, Sensitive, UniformCost};
+use super::sensitivity::{self, Measured};
+use super::{Options, read};
+
+/// The model a plan is for.
+pub(super) struct Model<'data> {
+    pub(super) directory: &'data Path,
+    pub(super) shape: &'data ModelShape,
+}
+
+/// A plan and how it came about.
+pub(super) struct Made {
+    pub(super) plan: Plan,
+    pub(super) origin: Origin,
+}
+
+/// Makes the plan that the flags ask for; they are known not to contradict each other.
+pub(super) fn make(options: &Options, model: &Model<'_>, quiet: bool) -> Result<Made> {
+    if let Some(path) = &options.check {
+        return Ok(Made { plan: read(path)?, origin: Origin::Checked { plan: path.display().to_string() } });
+    }
+    if let Some(name) = &options.preset {
+        return preset(options, name, model.shape.layers);
+    }
+    let base = base(options, model.shape.layers)?;
+    let Some(path) = &options.sensitivity else {
+        return Ok(Made { plan: base, origin: Origin::Uniform });
+    };
+    let widths = options.bits.iter().map(|&bits| precision("--bits", bits)).collect::<Result<Vec<_>>>()?;
+    let widths = Widths::new(widths).map_err(|error| Error::from(error).of_flag("--bits"))?;
+    let metric: Metric = options.metric.as_deref().map_or(Ok(Metric::default()), |text| parse("--metric", text))?;
+    let measured = sensitivity::read(path, model.shape.layers)?;
+    let ranking = Ranking::new(&measured.layers, metric)
+        .map_err(|error| Error::from(error).of_flag(&format!("--metric {metric}: {}", path.display())))?;
+    let mixed = Mixed { options, model, base, widths, metric, measured, ranking };
+    match options.budget {
+        Some(mib) => mixed.by_budget(mib, quiet),
+        None => mixed.by_rank(),
+    }
+}
+
+fn preset(options: &Options, name: &str, layers: usize) -> Result<Made> {
+    let of_flag = |error: qbert::quant::Error| Error::from(error).of_flag("--preset");
+    let preset = Preset::parse(name).map_err(of_flag)?;
+    let mut plan = preset.plan(layers).map_err(of_flag)?;
+    if options.reverse {
+        let widths = || plan.layers().iter().map(|layer| layer.query.bits);
+        let (low, high) = (widths().min(), widths().max());
+        if let (Some(low), Some(high)) = (low, high) {
+            plan = plan.reverse(low, high);
+        }
+    }
+    plan = details(options, plan)?;
+    Ok(Made { plan, origin: Origin::Preset { preset: preset.name().to_owned(), reverse: options.reverse } })
+}
+
+/// The plan before sensitivities: the width that is given, or the lowest that is open.
+fn base(options: &Options, layers: usize) -> Result<Plan> {
+    let module = |flag: &str, bits: Option<u32>| bits.map(|bits| precision(flag, bits)).transpose();
+    let attention = module("--attention-bits", options.attention_bits)?;
+    let ffn = module("--ffn-bits", options.ffn_bits)?;
+    let bits = options.bits.first().map(|&bits| precision("--bits", bits)).transpose()?;
+    let lowest = [bits, attention, ffn].into_iter().flatten().min();
+    let lowest = lowest.unwrap_or(Precision::Bits(qbert::quant::BitWidth::EIGHT));
+    let mut plan = Plan::uniform(layers, lowest, GroupSpec::Count(128), RangeMethod::Mse);
+    for site in Site::all(layers) {
+        if let Site::Layer(_, matrix) = site {
+            let own = if matrix.is_attention() { attention } else { ffn };
+            plan.site_mut(site)?.bits = own.or(bits).unwrap_or(lowest);
+        }
+    }
+    let embedding =
+        SitePlan { bits: precision("--embedding-bits", 8)?, groups: GroupSpec::Count(1), range: RangeMethod::Mse };
+    details(options, plan.with_embedding(EmbeddingPlan::uniform(embedding)))
+}
+
+/// The plan with the groups, ranges and embedding widths that were given.
+fn details(options: &Options, mut plan: Plan) -> Result<Plan> {
+    if let Some(range) = &options.range {
+        plan = plan.with_weight_range(parse("--range", range)?);
+    }
+    if let Some(groups) = &options.groups {
+        let groups = parse("--groups", groups)?;
+        for site in Site::all(plan.layers().len()).filter(|site| site.layer().is_some()) {
+            plan.site_mut(site)?.groups = groups;
+        }
+    }
+    let mut embedding = *plan.embedding();
+    if let Some(groups) = &options.embedding_groups {
+        let groups: GroupSpec = parse("--embedding-groups", groups)?;
+        (embedding.word.groups, embedding.position.groups, embedding.token_type.groups) = (groups, groups, groups);
+    }
+    if let (Some(&word), Some(&rest)) = (options.embedding_bits.first(), options.embedding_bits.last()) {
+        let rest = precision("--embedding-bits", rest)?;
+        embedding.word.bits = precision("--embedding-bits", word)?;
+        (embedding.position.bits, embedding.token_type.bits) = (rest, rest);
+    }
+    Ok(plan.with_embedding(embedding))
+}
+
+fn precision(flag: &str, bits: u32) -> Result<Precision> {
+    Precision::from_number(i64::from(bits)).map_err(|error| Error::from(error).of_flag(flag))
+}
+
+pub(crate) fn parse<T: std::str::FromStr<Err = qbert::quant::Error>>(flag: &str, text: &str) -> Result<T> {
+    text.parse().map_err(|error| Error::from(error).of_flag(flag))
+}
+
+/// A plan in the making, with several widths to choose from.
+struct Mixed<'data> {
+    options: &'data Options,
+    model: &'data Model<'data>,
+    /// Every open matrix at the lowest width.
+    base: Plan,
+    widths: Widths,
+    metric: Metric,
+    measured: Measured,
+    ranking: Ranking,
+}
+
+impl Mixed<'_> {
+    /// The matrices whose width is not given.
+    fn open_matrices(&self) -> impl Iterator<Item = Matrix> {
+        let (attention, ffn) = (self.options.attention_bits.is_none(), self.options.ffn_bits.is_none());
+        Matrix::ALL.into_iter().filter(move |matrix| if matrix.is_attention() { attention } else { ffn })
+    }
+
+    fn open_sites(&self) -> impl Iterator<Item = Site> {
+        let layers = 0..self.model.shape.layers;
+        layers.flat_map(|layer| self.open_matrices().map(move |matrix| Site::Layer(layer, matrix)))
+    }
+
+    /// What a site takes at a width.
+    fn bytes(&self, site: Site, bits: Precision) -> Result<u64> {
+        let planned = SitePlan { bits, ..*self.base.site(site)? };
+        Ok(self.model.shape.site_bytes(site, &planned)?)
+    }
+
+    fn room(&self, limit: &Limit) -> Result<Room> {
+        let all = self.model.shape.file_size(&self.base)?.total();
+        let open = self.open_sites().map(|site| self.bytes(site, self.widths.lowest()));
+        Ok(Room { limit: limit.bytes, fixed: all - open.sum::<Result<u64>>()? })
+    }
+
+    /// `--high` and `--size`: one width for a layer, in the order of the ranking.
+    fn by_rank(self) -> Result<Made> {
+        let limit = self.options.size.map(Limit::new);
+        let (flag, higher) = match &limit {
+            None => ("--high", self.options.high.clone()),
+            Some(limit) => {
+                let layer = |&width: &Precision| {
+                    self.open_matrices().map(|matrix| self.bytes(Site::Layer(0, matrix), width)).sum::<Result<u64>>()
+                };
+                let sizes = self.widths.as_slice().iter().map(layer).collect::<Result<Vec<_>>>()?;
+                let counts = counts_within(&self.ranking, &self.widths, &sizes, self.room(limit)?);
+                ("--size", counts.map_err(|error| Error::from(error).of_flag("--size"))?)
+            }
+        };
+        let along = if self.options.reverse { self.ranking.clone().reversed() } else { self.ranking.clone() };
+        let assigned = assign(&along, &self.widths, &higher).map_err(|error| Error::from(error).of_flag(flag))?;
+        let mut plan = self.base.clone();
+        for site in self.open_sites() {
+            plan.site_mut(site)?.bits = assigned[site.layer().unwrap_or(0)];
+        }
+        let by = if limit.is_some() { By::Size } else { By::High };
+        let sensitive = Sensitive { higher: Some(higher), limit, ..self.origin(by) };
+        Ok(Made { plan, origin: Origin::Sensitivity(Box::new(sensitive)) })
+    }
+
+    /// `--budget`: the exact optimum over all widths of all matrices.
+    fn by_budget(self, mib: f64, quiet: bool) -> Result<Made> {
+        let of_flag = |error: qbert::quant::Error| Error::from(error).of_flag("--budget");
+        let limit = Limit::new(mib);
+        let granularity: Granularity = match &self.options.granularity {
+            Some(text) => parse("--granularity", text)?,
+            None => Granularity::default(),
+        };
+        let room = self.room(&limit)?;
+        let sites: Vec<Site> = self.open_sites().collect();
+        // Said before the weights are read, which may take a while.
+        room.check(self.smallest(&sites)?).map_err(of_flag)?;
+        let open = self.price(&sites, quiet)?;
+        let best = within(&open, &self.widths, granularity, room).map_err(of_flag)?;
+        let mut plan = self.base.clone();
+        for (&site, &width) in sites.iter().zip(&best.widths) {
+            plan.site_mut(site)?.bits = width;
+        }
+        let uniform = self.widths.as_slice().iter().enumerate().map(|(index, width)| UniformCost {
+            bits: width.number(),
+            predicted_cost: open.iter().map(|site| site.choices[index].cost).sum(),
+            file_bytes: room.fixed + open.iter().map(|site| site.choices[index].bytes).sum::<u64>(),
+        });
+        let cost = Cost { granularity, predicted_cost: best.cost, uniform: uniform.collect() };
+        let sensitive = Sensitive { limit: Some(limit), cost: Some(cost), ..self.origin(By::Budget) };
+        Ok(Made { plan, origin: Origin::Sensitivity(Box::new(sensitive)) })
+    }
+
+    /// The least that these sites take together.
+    fn smallest(&self, sites: &[Site]) -> Result<u64> {
+        let least = |&site: &Site| {
+            let sizes = self.widths.as_slice().iter().map(|&width| self.bytes(site, width));
+            Ok(sizes.collect::<Result<Vec<_>>>()?.into_iter().min().unwrap_or(0))
+        };
+        sites.iter().map(least).sum()
+    }
+
+    /// The size of every site at every width, and its cost: sensitivity times squared error of the weights.
+    fn price(&self, sites: &[Site], quiet: bool) -> Result<Vec<OpenSite>> {
+        let parameters = Checkpoint::open(self.model.directory)?.load()?;
+        let compute = compute(self.options.threads)?;
+        let site = self.base.site(sites.first().copied().unwrap_or(Site::Layer(0, Matrix::Query)))?;
+        let widths = self.widths.as_slice().to_vec();
+        let trial = Trial { widths, groups: site.groups, range: site.range, heads: self.model.shape.heads };
+        let mut progress = Progress::new("quantization error", quiet);
+        // The last step is not said: the plan itself follows at once.
+        let watch = |done, all| {
+            if done < all {
+                progress.at(done, all, "");
+            }
+        };
+        let errors = quantization_errors(&parameters, sites, &trial, compute.threads(), watch)?;
+        let priced = |(&site, errors): (&Site, Vec<f64>)| {
+            let Site::Layer(layer, matrix) = site else { return Ok(None) };
+            let weight = self.ranking.values()[layer];
+            let choices = self.widths.as_slice().iter().zip(errors);
+            let choices =
+                choices.map(|(&width, error)| Ok(Choice { bytes: self.bytes(site, width)?, cost: weight * error }));
+            Ok(Some(OpenSite { layer, matrix, choices: choices.collect::<Result<_>>()? }))
+        };
+        sites.iter().zip(errors).map(priced).filter_map(Result::transpose).collect()
+    }
+
+    fn origin(&self, by: By) -> Sensitive {
+        let ranked = self.ranking.order().iter().map(|&layer| Ranked {
+            layer,
+            sensitivity: self.ranking.values()[layer],
+            omega: self.measured.layers[layer].omega(),
+            measured: self.measured.layers[layer],
+        });
+        Sensitive {
+            by,
+            file: self.options.sensitivity.as_ref().map_or_else(String::new, |path| path.display().to_string()),
+            task: self.measured.task.clone(),
+            metric: self.metric,
+            reverse: self.options.reverse,
+            widths: self.widths.clone(),
+            attention_bits: self.options.attention_bits,
+            ffn_bits: self.options.ffn_bits,
+            ranking: ranked.collect(),
+            higher: None,
+            limit: None,
+            cost: None,
+        }
+    }
+}

@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Writes docs/sensitivity-results.md from results/sensitivity-*.json: no number in it is typed by hand.
+
+    python reference/render_sensitivity.py
+"""
+import json
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+NAMES = {"sst2": "SST-2", "mnli": "MNLI", "conll03": "CoNLL-03", "squad": "SQuAD"}
+
+
+def command(found):
+    settings, data = found["settings"], {"sst2": "train.tsv", "mnli": "train_subset.tsv", "conll03": "eng.train"}
+    limit = settings["max_examples"] or "all"
+    extra = f" --trace {settings['trace']}" if settings["trace"] else ""
+    return (f"qbert analyze --model tuned-{found['task']} --task {found['task']} "
+            f"--data {data.get(found['task'], 'TRAIN FILES')} --runs {settings['runs']} --fraction {settings['fraction']} "
+            f"--max-examples {limit} --method {settings['method']} --tol {settings['stop']['tolerance']} "
+            f"--iterations {settings['stop']['iterations']} --seed {settings['seed']}{extra} --out analysis")
+
+
+def number(value):
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def spearman(first, second):
+    places = [{layer: place for place, layer in enumerate(ranking)} for ranking in (first, second)]
+    count = len(first)
+    squares = sum((places[0][layer] - places[1][layer]) ** 2 for layer in places[0])
+    return 1 - 6 * squares / (count * (count ** 2 - 1))
+
+
+def section(name, found):
+    yield f"## {NAMES[found['task']]}, seed {found['settings']['seed']}\n"
+    yield f"`{command(found)}` (`results/{name}`)\n"
+    runs = found["runs"]
+    yield (f"{len(runs)} runs on {runs[0]['examples']} of {found['data']['sequences']} sequences each, mean loss "
+           f"{sum(run['loss'] for run in runs) / len(runs):.4f}. Ranking of the first half of the runs against the second: "
+           f"{found['agreement_of_halves']:.2f}.\n")
+    yield "| layer | rank | Ω | mean λ | std | smallest λ | largest λ | lowest eigenvalue, mean | products |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for layer in found["layers"]:
+        values, lowest = layer["eigenvalues"], layer["lowest"]
+        low = number(sum(lowest) / len(lowest)) if lowest else "–"
+        yield (f"| {layer['layer']} | {found['ranking'].index(layer['layer']) + 1} | {number(layer['omega'])} "
+               f"| {number(layer['mean'])} | {number(layer['std'])} | {number(min(values))} | {number(max(values))} | {low} "
+               f"| {sum(layer['iterations']) / len(layer['iterations']):.1f} |")
+    yield ""
+    for warning in found["warnings"]:
+        yield f"> warning: {warning}\n"
+
+
+def main():
+    files = sorted((ROOT / "results").glob("sensitivity-*.json"))
+    results = {file.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    text = ["# Which layers are sensitive: measured\n",
+            "MiniLM-L6 fine-tuned on each task here; layers counted from 0. Made from `results/sensitivity-*.json` by "
+            "`python reference/render_sensitivity.py`; [analyze.md](analyze.md) explains the columns.\n",
+            "| task | seed | layers from most to least sensitive | Ω, largest / smallest | agreement of halves "
+            "| runs with a negative dominant λ |",
+            "|---|---|---|---|---|---|"]
+    for found in results.values():
+        omegas = [layer["omega"] for layer in found["layers"]]
+        negative = sum(value < 0 for layer in found["layers"] for value in layer["eigenvalues"])
+        total = sum(len(layer["eigenvalues"]) for layer in found["layers"])
+        text.append(f"| {NAMES[found['task']]} | {found['settings']['seed']} | {', '.join(map(str, found['ranking']))} "
+                    f"| {number(max(omegas) / min(omegas))} | {found['agreement_of_halves']:.2f} | {negative} of {total} |")
+    text.append("")
+    by_task = {}
+    for found in results.values():
+        by_task.setdefault(found["task"], []).append(found)
+    for task, seeds in by_task.items():
+        for other in seeds[1:]:
+            agreement = spearman(seeds[0]["ranking"], other["ranking"])
+            text.append(f"{NAMES[task]}: the ranking of seed {other['settings']['seed']} against that of seed "
+                        f"{seeds[0]['settings']['seed']}: Spearman {agreement:.2f}.\n")
+    for name, found in results.items():
+        text += section(name, found)
+    (ROOT / "docs" / "sensitivity-results.md").write_text("\n".join(text).rstrip() + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
