@@ -110,13 +110,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         bert,
         weights,
     };
-    let kinds = [
-        ("min-max", false),
-        ("min-max", true),
-        ("mse", false),
-        ("mse", true),
-        ("mse, taught", true),
-    ];
+    let kinds = [("min-max", false), ("min-max", true), ("mse", false), ("mse", true), ("mse, taught", true)];
     let mut students = Vec::new();
     for (name, frozen) in kinds {
         students.push(Some(student(name, &machine, frozen)?));
@@ -134,7 +128,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let figures: Vec<(f64, f64)> = times.into_iter().map(|(c, p)| (median(c), median(p))).collect();
     println!("32 x {tokens} tokens, {threads} threads, medians of {rounds}");
     println!("{:28} {:>9} {:>7} {:>12} {:>7}", "step", "clock ms", "ratio", "processor ms", "ratio");
-    let names = kinds.map(|(name, frozen)| format!("{name}, activations {}", if frozen { "frozen" } else { "learned" }));
+    let names =
+        kinds.map(|(name, frozen)| format!("{name}, activations {}", if frozen { "frozen" } else { "learned" }));
     for (name, (clock, processor)) in std::iter::once("plain".to_owned()).chain(names).zip(&figures) {
         let (plain_clock, plain_processor) = figures[0];
         let ratios = (clock / plain_clock, processor / plain_processor);
