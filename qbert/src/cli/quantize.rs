@@ -88,11 +88,18 @@ struct Teacher {
     #[arg(long, conflicts_with = "distill")]
     no_distill: bool,
     /// Weights of the loss: labels, the teacher's answers, hidden states, attention.
-    #[arg(long, value_name = "L,A,H,P", value_delimiter = ',', num_args = 4)]
-    distill: Option<Vec<f64>>,
+    #[arg(long, value_name = "L,A,H,P", value_parser = weights)]
+    distill: Option<[f64; 4]>,
     /// Temperature of the answers.
     #[arg(long, value_name = "T", conflicts_with = "no_distill")]
     temperature: Option<f64>,
+}
+
+/// Four numbers with commas between them.
+fn weights(text: &str) -> std::result::Result<[f64; 4], String> {
+    let numbers: Option<Vec<f64>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
+    let four = numbers.and_then(|numbers| <[f64; 4]>::try_from(numbers).ok());
+    four.ok_or_else(|| "four numbers are needed, such as 1,1,1,1".to_owned())
 }
 
 impl Teacher {
@@ -101,9 +108,8 @@ impl Teacher {
             return None;
         }
         let mut settings = Distillation::default();
-        if let Some([labels, answers, hidden, attention]) = self.distill.as_deref() {
-            settings =
-                Distillation { labels: *labels, answers: *answers, hidden: *hidden, attention: *attention, ..settings };
+        if let Some([labels, answers, hidden, attention]) = self.distill {
+            settings = Distillation { labels, answers, hidden, attention, ..settings };
         }
         settings.temperature = self.temperature.unwrap_or(settings.temperature);
         Some(settings)
