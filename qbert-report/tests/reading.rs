@@ -79,6 +79,8 @@ fn a_whole_run() {
     let summary = report.summary.as_ref().unwrap();
     assert_eq!((summary.full_precision, summary.post_training, summary.trained), (Some(90.0), Some(85.0), Some(89.0)));
     assert_eq!((summary.task.as_str(), summary.metric.as_str(), summary.examples), ("sst2", "accuracy", Some(40)));
+    let bits = "layers 2/3/4, embedding.word 8, embedding.position 8, embedding.type 8, activations 8";
+    assert_eq!(summary.bits, bits);
     let plan = report.plan.as_ref().unwrap();
     assert_eq!((plan.layers.as_slice(), plan.sites.len()), (&[vec![2, 2, 2, 2, 3, 4]][..], 6));
     assert_eq!(plan.setting, "groups in the layers: 128, neuron; ranges: mse");

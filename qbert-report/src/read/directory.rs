@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::metrics::{Metrics, Stage, data_in_words};
-use crate::data::{EpochMetric, Fact, Landscapes, Report, Sensitivity, Summary, TrainingRun};
+use crate::data::{BitPlan, EpochMetric, Fact, Landscapes, Report, Sensitivity, Summary, TrainingRun};
 use crate::error::{Error, Result};
 
 /// Fills a report from a run's directory.
@@ -122,6 +122,11 @@ impl Found {
         if report.summary.is_none() {
             report.summary = summary(before, after);
         }
+        if let (Some(summary), Some(plan)) = (&mut report.summary, &report.plan)
+            && summary.bits.is_empty()
+        {
+            summary.bits = plan.in_words();
+        }
         if report.classes.is_none() {
             report.classes = super::classes(before, after);
         }
@@ -129,6 +134,18 @@ impl Found {
         facts.extend(before.into_iter().chain(after).flat_map(Metrics::facts));
         facts.extend(report.sensitivity.iter().flat_map(analysis_facts));
         report
+    }
+}
+
+impl BitPlan {
+    /// Widths in one line: those of the layers, then each other one.
+    fn in_words(&self) -> String {
+        let mut widths: Vec<u8> = self.layers.iter().flatten().copied().collect();
+        widths.sort_unstable();
+        widths.dedup();
+        let widths: Vec<String> = widths.iter().map(u8::to_string).collect();
+        let others = self.others.iter().map(|other| format!("{} {}", other.site, other.bits));
+        std::iter::once(format!("layers {}", widths.join("/"))).chain(others).collect::<Vec<_>>().join(", ")
     }
 }
 

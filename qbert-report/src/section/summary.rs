@@ -190,7 +190,12 @@ pub(super) fn section(report: &Report) -> Option<Section> {
         let metric = summary.metric.clone();
         let list: Vec<String> = stages.iter().map(|(name, value)| format!("{name} {}", fixed(*value, 2))).collect();
         let note = uncertainty(summary).map(|text| format!(" {text}")).unwrap_or_default();
-        let caption = format!("What quantization costs and what training wins back.{note}");
+        let wins = if summary.trained.is_some() && summary.post_training.is_some() {
+            " and what training wins back"
+        } else {
+            ""
+        };
+        let caption = format!("What quantization costs{wins}.{note}");
         let description = format!("{metric}: {}", list.join(", "));
         let figure = Figure::drawn("stages", caption, description, |width| draw_stages(width, &stages, &metric));
         blocks.push(Block::Figure(figure));
