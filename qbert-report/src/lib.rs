@@ -1,0 +1,82 @@
+//! Reports of quantization runs: one self-contained HTML page, Markdown with SVG figures, and JSON.
+//!
+//! A [`Report`] is plain data of which every part is optional; [`read::directory`] fills one from what the other commands
+//! wrote. [`Report::render`] turns it into texts: this crate writes no files, so that callers decide how (and replace
+//! them whole). The same report gives the same bytes.
+//!
+//! ```
+//! use qbert_report::{Report, Summary};
+//!
+//! let report = Report {
+//!     summary: Some(Summary {
+//!         task: "sst2".to_owned(),
+//!         metric: "accuracy".to_owned(),
+//!         full_precision: Some(90.1),
+//!         trained: Some(89.8),
+//!         ..Summary::default()
+//!     }),
+//!     ..Report::default()
+//! };
+//! let rendered = report.render();
+//! assert!(rendered.html.contains("0.30 points below"));
+//! ```
+//!
+//! Do not use it to compute anything: it draws what it is given.
+
+mod content;
+pub mod data;
+mod error;
+mod html;
+mod markdown;
+mod number;
+mod plot;
+pub mod read;
+mod section;
+mod text;
+
+pub use data::{
+    Answer, AttentionKl, BeforeAfter, BitPlan, Change, Changes, ClassResults, ClassRow, CurvePoint, EpochMetric, Fact,
+    Landscapes, LayerHeads, LayerLandscape, LayerSensitivity, ModelPoint, Models, Provenance, Report, Scores,
+    Sensitivity, SiteBits, Speed, Summary, TrainingRun,
+};
+pub use error::{Error, Result};
+
+/// A report as texts, and the figures that the Markdown shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendered {
+    /// The page: nothing is loaded from anywhere.
+    pub html: String,
+    /// The same for places that show Markdown; its figures are [`Self::figures`].
+    pub markdown: String,
+    /// The report's data.
+    pub json: String,
+    /// SVG files by their names in the Markdown (`report-figures/….svg`).
+    pub figures: Vec<(String, String)>,
+}
+
+impl Rendered {
+    /// All files with their names relative to the output directory.
+    pub fn files(&self) -> impl Iterator<Item = (&str, &str)> {
+        let page = [("report.html", &self.html), ("report.md", &self.markdown), ("report.json", &self.json)];
+        let figures = self.figures.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+        page.into_iter().map(|(name, text)| (name, text.as_str())).chain(figures)
+    }
+}
+
+impl Report {
+    /// Makes page, Markdown, JSON and figures.
+    pub fn render(&self) -> Rendered {
+        let sections = section::all(self);
+        let (title, headline) = (section::title(self), section::headline(self));
+        let (markdown, figures) = markdown::page(&title, headline.as_deref(), &sections);
+        Rendered { html: html::page(&title, headline.as_deref(), &sections), markdown, json: self.to_json(), figures }
+    }
+
+    /// The data as JSON; [`read::report`] reads it back.
+    pub fn to_json(&self) -> String {
+        // Writing to memory fails only for maps whose keys are no strings; there are none here.
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+}

@@ -1,0 +1,193 @@
+//! The loss around the model (paper, Fig. 1, 3 and 6): a surface that can be turned, and the same as a map.
+
+use crate::content::{Block, Figure, Panel, Section, Table};
+use crate::data::{Landscapes, LayerLandscape, Report};
+use crate::plot::canvas::{Anchor, Area, Canvas};
+use crate::plot::contour;
+use crate::plot::heat;
+use crate::plot::palette::STEPS;
+use crate::plot::scale::{Scale, extent};
+use crate::plot::surface::{self, Surface};
+use crate::text::{count, significant};
+
+/// Rows and columns that the losses really have.
+fn shape(layer: &LayerLandscape) -> (usize, usize) {
+    let columns = layer.losses.iter().map(Vec::len).min().unwrap_or(0);
+    (layer.losses.len(), columns)
+}
+
+fn values(layer: &LayerLandscape) -> impl Iterator<Item = f64> {
+    layer.losses.iter().flatten().copied()
+}
+
+/// The loss of the model itself: the middle of an odd grid.
+fn middle(layer: &LayerLandscape) -> f64 {
+    let (rows, columns) = shape(layer);
+    let at = |rows: usize, columns: usize| layer.losses.get(rows / 2)?.get(columns / 2).copied();
+    if rows % 2 == 1 && columns % 2 == 1 { at(rows, columns).unwrap_or(f64::NAN) } else { f64::NAN }
+}
+
+/// What an axis is called, with its eigenvalue where it is known.
+fn direction(layer: &LayerLandscape, index: usize) -> String {
+    let name = format!("direction {}", index + 1);
+    match layer.eigenvalues.get(index).filter(|value| value.is_finite()) {
+        Some(&value) => format!("{name}, λ = {}", significant(value, 3)),
+        None => name,
+    }
+}
+
+/// The map: cells by loss, lines of equal loss, the model in the middle.
+fn map(layer: &LayerLandscape, own: (f64, f64)) -> Canvas {
+    let mut canvas = Canvas::new(surface::SIDE, surface::HEIGHT + 40.0);
+    let area = Area { left: 52.0, top: 10.0, width: 290.0, height: 270.0 };
+    let grid = surface::thinned(&layer.losses, surface::TURNABLE);
+    let (rows, columns) = (grid.len(), grid.first().map_or(0, Vec::len));
+    let (width, height) = (area.width / columns.max(1) as f64, area.height / rows.max(1) as f64);
+    for (row, line) in grid.iter().enumerate() {
+        for (column, &loss) in line.iter().enumerate() {
+            // The first row is the lowest step, so it goes to the bottom.
+            let top = area.bottom() - height * (row + 1) as f64;
+            // Half a pixel more closes the seams between neighbours.
+            let cell = Area {
+                left: area.left + width * column as f64,
+                top: top - 0.25,
+                width: width + 0.5,
+                height: height + 0.5,
+            };
+            let class = heat::class(loss, own).map_or("none".to_owned(), |class| format!("s{class}"));
+            canvas.rect(&class, cell, None);
+        }
+    }
+    let place = |(row, column): (f64, f64)| (area.left + (column + 0.5) * width, area.bottom() - (row + 0.5) * height);
+    for level in 1..STEPS {
+        let loss = own.0 + (own.1 - own.0) * level as f64 / STEPS as f64;
+        for (from, to) in contour::line(&grid, loss) {
+            canvas.line("contour", place(from), place(to));
+        }
+    }
+    canvas.circle("model", (area.left + area.width / 2.0, area.top + area.height / 2.0), 4.5, Some("the model itself"));
+    map_axes(&mut canvas, layer, area, (width, height));
+    let legend = (area.left, area.bottom() + 44.0);
+    heat::legend(&mut canvas, legend, area.width, own, "loss");
+    canvas
+}
+
+fn map_axes(canvas: &mut Canvas, layer: &LayerLandscape, area: Area, (width, height): (f64, f64)) {
+    let ends = |steps: &[f64]| extent(steps.iter().copied()).unwrap_or((-1.0, 1.0));
+    let x = Scale::exact(ends(&layer.columns), (area.left + width / 2.0, area.right() - width / 2.0));
+    let y = Scale::exact(ends(&layer.rows), (area.bottom() - height / 2.0, area.top + height / 2.0));
+    for value in y.ticks(4) {
+        canvas.text("tick", (area.left - 6.0, y.place(value) + 4.0), Anchor::End, &crate::text::tick(value));
+    }
+    for value in x.ticks(4) {
+        canvas.text("tick", (x.place(value), area.bottom() + 15.0), Anchor::Middle, &crate::text::tick(value));
+    }
+    canvas.text(
+        "name",
+        (area.right(), area.bottom() + 32.0),
+        Anchor::End,
+        &format!("step along {} →", direction(layer, 1)),
+    );
+}
+
+fn panels(layer: &LayerLandscape, shared: (f64, f64)) -> [Panel; 2] {
+    let own = extent(values(layer)).unwrap_or((0.0, 0.0));
+    let view = Surface {
+        heights: layer.losses.clone(),
+        own,
+        shared,
+        names: [0, 1].map(|index| format!("direction {}", index + 1)),
+        middle: middle(layer),
+    };
+    let range = format!("from {} to {}", significant(own.0, 3), significant(own.1, 3));
+    let number = layer.layer;
+    [
+        Panel {
+            title: format!("Layer {number}: surface"),
+            description: format!("Surface of the loss around layer {number}'s weights, {range}"),
+            wide: surface::draw(&view),
+            narrow: None,
+            surface: Some(view),
+        },
+        Panel {
+            title: format!("Layer {number}: map (up: {})", direction(layer, 0)),
+            description: format!("Map of the loss around layer {number}'s weights, {range}"),
+            wide: map(layer, own),
+            narrow: None,
+            surface: None,
+        },
+    ]
+}
+
+fn table(landscape: &Landscapes, drawn: &[&LayerLandscape]) -> Table {
+    let head = ["#layer", "#first λ", "#second λ", "#grid", "#loss of the model", "#lowest loss", "#highest loss"];
+    let mut table = Table::new("Landscapes", &head);
+    for layer in drawn {
+        let (low, high) = extent(values(layer)).unwrap_or((f64::NAN, f64::NAN));
+        let eigenvalue = |index: usize| significant(layer.eigenvalues.get(index).copied().unwrap_or(f64::NAN), 3);
+        let own = middle(layer);
+        let (rows, columns) = shape(layer);
+        table.row([
+            layer.layer.to_string(),
+            eigenvalue(0),
+            eigenvalue(1),
+            format!("{rows}×{columns}"),
+            significant(if own.is_finite() { own } else { landscape.loss }, 3),
+            significant(low, 3),
+            significant(high, 3),
+        ]);
+    }
+    table
+}
+
+fn caption(landscape: &Landscapes, drawn: &[&LayerLandscape]) -> String {
+    let mut rises: Vec<(f64, usize)> = Vec::new();
+    for layer in drawn {
+        let (low, high) = extent(values(layer)).unwrap_or((0.0, 0.0));
+        rises.push((high - low, layer.layer));
+    }
+    rises.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let compared = match (rises.first(), rises.last()) {
+        (Some(most), Some(least)) if rises.len() > 1 && least.0 > 0.0 => format!(
+            " Over the same distance the loss changes {} times as much in layer {} as in layer {}.",
+            significant(most.0 / least.0, 2),
+            most.1,
+            least.1
+        ),
+        _ => String::new(),
+    };
+    let examples =
+        if landscape.examples > 0 { format!(" on {} sequences", count(landscape.examples)) } else { String::new() };
+    format!(
+        "The loss{examples} when one layer's weights move along their two most curved directions; the dot is the model itself.\
+         {compared} The steeper the bowl, the more a layer suffers from rounding. Surfaces share one height scale; colours and \
+         maps have each layer's own."
+    )
+}
+
+/// The section.
+pub(super) fn section(report: &Report) -> Option<Section> {
+    let landscape = report.landscape.as_ref()?;
+    let fine = |layer: &&LayerLandscape| {
+        let (rows, columns) = shape(layer);
+        rows > 1 && columns > 1 && extent(values(layer)).is_some()
+    };
+    let drawn: Vec<&LayerLandscape> = landscape.layers.iter().filter(fine).collect();
+    let shared = extent(drawn.iter().flat_map(|layer| values(layer)))?;
+    let figure = Figure {
+        name: "landscape",
+        panels: drawn.iter().flat_map(|layer| panels(layer, shared)).collect(),
+        caption: caption(landscape, &drawn),
+        table: Some(table(landscape, &drawn)),
+    };
+    let mut blocks = vec![Block::Figure(figure)];
+    let empty: Vec<String> =
+        landscape.layers.iter().filter(|layer| !fine(layer)).map(|l| l.layer.to_string()).collect();
+    if !empty.is_empty() {
+        blocks.push(Block::Note(format!(
+            "No surface for layer {}: its grid has no two rows and columns of losses.",
+            empty.join(", ")
+        )));
+    }
+    Some(Section { id: "landscape", title: "Loss landscape", blocks })
+}
