@@ -76,6 +76,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the machine failed (disk, permissions) rather than the input being wrong.
+    pub fn is_environment(&self) -> bool {
+        matches!(self, Self::Read { source, .. } if source.kind() != std::io::ErrorKind::NotFound)
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {

@@ -300,6 +300,7 @@ impl<'a> Trainer<'a> {
                 self.write_best(&evaluation)?;
             }
             metric = evaluation.metric;
+            self.log_evaluation(epoch + 1, &evaluation)?;
             watch.evaluated(epoch + 1, &evaluation, best);
             self.position.evaluated = epoch + 1;
             self.save()?;
@@ -323,6 +324,7 @@ impl<'a> Trainer<'a> {
         self.position.before = Some(Before { full_precision: full.value, post_training: quantized.value });
         self.position.best = Some((quantized.value, 0));
         self.write_best(&quantized)?;
+        self.log_evaluation(0, &quantized)?;
         watch.evaluated(0, &quantized, true);
         self.save()?;
         Ok(quantized.metric)
@@ -384,7 +386,7 @@ impl<'a> Trainer<'a> {
         Err(Error::Diverged { step, what, value, last_good })
     }
 
-    fn log(&mut self, record: &StepRecord) -> Result<()> {
+    fn log(&mut self, record: &impl Serialize) -> Result<()> {
         let path = self.log_path();
         let line = serde_json::to_string(record).unwrap_or_default() + "\n";
         let appended =
@@ -392,6 +394,12 @@ impl<'a> Trainer<'a> {
         appended.map_err(|source| Error::Io { path, action: "append to", source })?;
         self.position.log_bytes += line.len() as u64;
         Ok(())
+    }
+
+    /// The dev figure after an epoch, among the steps.
+    fn log_evaluation(&mut self, epoch: usize, evaluation: &Evaluation) -> Result<()> {
+        let Evaluation { metric, value, .. } = evaluation;
+        self.log(&serde_json::json!({ "epoch": epoch, "dev": { "metric": metric, "value": value } }))
     }
 
     fn save(&mut self) -> Result<()> {

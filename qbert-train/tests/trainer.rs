@@ -47,7 +47,10 @@ fn it_learns_and_writes_a_checkpoint_that_evaluates_the_same() {
     let dev = evaluate(&job.out, job.task, (&job.dev, &job.read), 20, &compute(1), |_, _| {}).unwrap();
     assert_eq!(dev.evaluation.value, outcome.best);
     let log = std::fs::read_to_string(job.out.join("train.jsonl")).unwrap();
-    let records: Vec<StepRecord> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (steps, evaluations): (Vec<&str>, Vec<&str>) = log.lines().partition(|line| line.contains("\"step\""));
+    let records: Vec<StepRecord> = steps.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(evaluations.len(), 4, "one for each epoch: {evaluations:?}");
+    assert!(evaluations[3].starts_with(r#"{"epoch":4,"dev":{"metric":"accuracy","value":"#), "{evaluations:?}");
     assert_eq!(records.iter().map(|r| r.loss).collect::<Vec<_>>(), observer.losses);
     assert_eq!(records.last().unwrap().step, outcome.steps);
     assert!(!job.out.join("resume.safetensors").exists(), "nothing is left to resume");

@@ -13,6 +13,7 @@ pub use qbert_hessian as hessian;
 pub use qbert_kernels as kernels;
 pub use qbert_model as model;
 pub use qbert_quant as quant;
+pub use qbert_report as report;
 pub use qbert_tasks as tasks;
 pub use qbert_train as train;
 pub use quantization_error::{Trial, quantization_errors};

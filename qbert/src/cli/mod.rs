@@ -17,6 +17,7 @@ mod plan;
 mod progress;
 mod quantize;
 mod reading;
+mod report;
 mod table;
 
 use std::io::Write;
@@ -61,6 +62,7 @@ enum Verb {
     Analyze(analyze::Options),
     Landscape(landscape::Options),
     AttentionKl(attention_kl::Options),
+    Report(report::Options),
     Bench(bench::Options),
 }
 
@@ -78,6 +80,7 @@ pub(crate) fn main() -> ExitCode {
         Verb::Analyze(options) => analyze::run(&options, arguments.quiet),
         Verb::Landscape(options) => landscape::run(&options, arguments.quiet),
         Verb::AttentionKl(options) => attention_kl::run(&options, arguments.quiet),
+        Verb::Report(options) => report::run(&options),
         Verb::Bench(options) => bench::run(&options, arguments.quiet),
     };
     match result {
