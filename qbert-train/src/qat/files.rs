@@ -59,7 +59,7 @@ pub fn write(directory: &Path, quantization: &Quantization) -> Result<()> {
     Ok(())
 }
 
-/// Reads what [`write`] wrote, for the model whose checkpoint lies beside it. Activation ranges are frozen.
+/// Reads what [`write()`] wrote, for the model whose checkpoint lies beside it. Activation ranges are frozen.
 ///
 /// # Errors
 /// When a file is missing, damaged, or of another model.
