@@ -92,6 +92,13 @@ impl From<qbert_report::Error> for Error {
     }
 }
 
+impl From<qbert_runtime::Error> for Error {
+    fn from(error: qbert_runtime::Error) -> Self {
+        let kind = if error.is_environment() { ErrorKind::Environment } else { ErrorKind::BadInput };
+        Self { kind, message: error.to_string(), hint: error.hint(), source: Some(Box::new(error)) }
+    }
+}
+
 impl From<qbert_train::Error> for Error {
     fn from(error: qbert_train::Error) -> Self {
         let kind = if error.is_environment() { ErrorKind::Environment } else { ErrorKind::BadInput };

@@ -109,6 +109,19 @@ impl Codes {
         self.rows = rows;
     }
 
+    /// Keeps these rows only, in this order.
+    ///
+    /// # Panics
+    /// Unless the rows ascend and exist.
+    pub fn keep_rows(&mut self, rows: &[usize]) {
+        let ascending = rows.windows(2).all(|pair| pair[0] < pair[1]);
+        assert!(ascending && rows.last().is_none_or(|&last| last < self.rows), "rows {rows:?} of {}", self.rows);
+        for (row, &from) in rows.iter().enumerate() {
+            self.data.copy_within(from * self.stride..from * self.stride + self.cols, row * self.stride);
+        }
+        self.rows = rows.len();
+    }
+
     /// A matrix of these row-major codes.
     ///
     /// # Panics

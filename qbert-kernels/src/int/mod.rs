@@ -7,6 +7,7 @@
 //! | LayerNorm | [`Compute::norm_to_codes`] | f32 in place, and codes |
 //! | linear layers that share an input | [`Compute::linear`] | codes → codes, codes of GELU, f32, or exact integers |
 //! | attention | [`Compute::attention`] | codes of query, key, value → codes of the context |
+//! | to and from f32 | [`Compute::quantize`], [`Compute::dequantize`] | f32 → codes, codes → f32 |
 //! | linear + residual + LayerNorm | [`Compute::linear_norm`] | codes → f32 in place, and codes |
 //!
 //! That is a whole encoder: one f32 matrix for the residual stream, one [`Codes`] per activation tensor, no padding
@@ -27,6 +28,7 @@ mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod codes;
+mod convert;
 mod embedding;
 mod epilogue;
 mod layout;

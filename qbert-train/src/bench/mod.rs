@@ -123,7 +123,7 @@ fn sst2_batches(model: &Path, path: &Path, count: usize, size: usize) -> Result<
 }
 
 /// The process's highest memory use, where the system tells.
-fn peak_rss_mib() -> Option<f64> {
+pub fn peak_rss_mib() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: f64 = line.split_whitespace().next()?.parse().ok()?;

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use qbert::Result;
 use qbert::train::bench;
 
-use super::{compute, model};
+use super::{bench_infer, compute, model};
 
 /// Measure speed on a quiet machine.
 #[derive(Debug, Args)]
@@ -19,6 +19,7 @@ pub(crate) struct Options {
 enum What {
     Train(Train),
     Hvp(Hvp),
+    Infer(bench_infer::Options),
 }
 
 /// Forward and backward pass: 32 sequences of 64 tokens, and real SST-2 batches of 32.
@@ -64,6 +65,7 @@ struct Hvp {
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let (found, json) = match &options.what {
+        What::Infer(given) => return bench_infer::run(given, quiet),
         What::Train(given) => {
             let directory = model::directory(&given.model, quiet)?;
             (bench::train(&directory, given.sst2.as_deref(), &compute(given.threads)?)?, given.json)

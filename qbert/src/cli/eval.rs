@@ -1,30 +1,34 @@
-//! `qbert eval`: a model on a data file.
+//! `qbert eval`: a model on a data file. A checkpoint is computed by the training engine, with fake quantization where it
+//! is quantized; a packed model by the runtime, in integers. Data, metrics and predictions are the same.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use qbert::Result;
+use qbert::packed_evaluation::evaluate_packed;
+use qbert::runtime::{Session, SessionOptions};
 use qbert::tasks::Dataset;
 use qbert::train::evaluate::{Details, Evaluation, Predictions};
 use qbert::train::finetune::{Evaluate, Evaluated, evaluate};
+use qbert::{Error, ErrorKind, Result};
 
 use super::progress::Progress;
 use super::reading::Reading;
 use super::table::Table;
 use super::{compute, json, model};
 
-/// Evaluate a fine-tuned or quantized model on a data file.
+/// Evaluate a fine-tuned, quantized or packed model on a data file.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   qbert eval tuned --task sst2 --data dev.tsv
   qbert eval tuned --task conll03 --data eng.testa --json
+  qbert eval small/model.qbert --task sst2 --data dev.tsv
   qbert eval tuned --task squad --data dev-v1.1.json --predictions answers.json
 
 Predictions: one JSON line per text or sentence; for questions one JSON object, as the official
 SQuAD script reads it.")]
 pub(crate) struct Options {
-    /// Checkpoint directory or hub id.
+    /// Checkpoint directory, hub id, or packed model.
     model: String,
     /// The data file.
     #[arg(long, value_name = "FILE")]
@@ -46,19 +50,36 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
-    let directory = model::directory(&options.model, quiet)?;
-    let (task, max_len) = (options.reading.task()?, options.reading.max_len()?);
-    let compute = compute(options.threads)?;
-    let mut progress = Progress::new("eval", quiet);
-    let reading = options.reading.options(true)?;
-    let data = (options.data.as_path(), &reading);
-    let model = Evaluate { model: &directory, masters: options.masters };
-    let found = evaluate(model, task, data, max_len, &compute, |done, total| progress.at(done, total, ""))?;
-    drop(progress);
+    let found = if Path::new(&options.model).is_file() { packed(options, quiet)? } else { checkpoint(options, quiet)? };
     if let Some(path) = &options.predictions {
         write_predictions(path, &found)?;
     }
     Ok(if options.json { json(&found.evaluation) } else { text(&found.evaluation) })
+}
+
+fn checkpoint(options: &Options, quiet: bool) -> Result<Evaluated> {
+    let directory = model::directory(&options.model, quiet)?;
+    let (task, max_len) = (options.reading.task()?, options.reading.max_len()?);
+    let compute = compute(options.threads)?;
+    let reading = options.reading.options(true)?;
+    let data = (options.data.as_path(), &reading);
+    let model = Evaluate { model: &directory, masters: options.masters };
+    let mut progress = Progress::new("eval", quiet);
+    Ok(evaluate(model, task, data, max_len, &compute, |done, total| progress.at(done, total, ""))?)
+}
+
+fn packed(options: &Options, quiet: bool) -> Result<Evaluated> {
+    if options.masters {
+        let hint = "evaluate the directory that the model was packed from".to_owned();
+        return Err(Error::new(ErrorKind::BadInput, "--masters: a packed model has no masters", hint));
+    }
+    let (task, max_len) = (options.reading.task()?, options.reading.max_len()?);
+    let threads = options.threads.unwrap_or(SessionOptions::default().threads);
+    let session = Session::open(&options.model, SessionOptions { threads, max_len: None })?;
+    let reading = options.reading.options(true)?;
+    let data = (options.data.as_path(), &reading);
+    let mut progress = Progress::new("eval", quiet);
+    evaluate_packed(&session, task, data, max_len, |done, total| progress.at(done, total, ""))
 }
 
 fn text(evaluation: &Evaluation) -> String {

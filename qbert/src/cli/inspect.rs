@@ -1,4 +1,5 @@
-//! `qbert inspect`: what a checkpoint is, checked tensor by tensor, and what it could shrink to.
+//! `qbert inspect`: what a checkpoint is, checked tensor by tensor, and what it could shrink to; or what a packed model
+//! is (`inspect_packed`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,16 +12,17 @@ use qbert::quant::{BitWidth, GroupSpec, Plan, Precision, RangeMethod};
 use qbert::tasks::Tokenizer;
 
 use super::table::Table;
-use super::{json, model};
+use super::{inspect_packed, json, model};
 
-/// Show what a checkpoint is; every weight is read and checked on the way.
+/// Show what a checkpoint or a packed model is; everything in it is read and checked on the way.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   qbert inspect minilm
-  qbert inspect ./my-finetuned-bert --json")]
+  qbert inspect ./my-finetuned-bert --json
+  qbert inspect small/model.qbert")]
 pub(crate) struct Options {
-    /// Checkpoint directory, hub id, or `minilm`.
+    /// Checkpoint directory, hub id, `minilm`, or a packed model.
     model: String,
     /// Print as JSON.
     #[arg(long)]
@@ -28,6 +30,10 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    let path = std::path::Path::new(&options.model);
+    if path.is_file() {
+        return inspect_packed::run(path, options.json);
+    }
     let directory = model::directory(&options.model, quiet)?;
     let checkpoint = Checkpoint::open(&directory)?;
     let parameters = checkpoint.load()?;

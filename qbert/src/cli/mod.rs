@@ -6,14 +6,18 @@
 mod analyze;
 mod attention_kl;
 mod bench;
+mod bench_infer;
 mod data;
 mod eval;
 mod fetch;
 mod finetune;
 mod inspect;
+mod inspect_packed;
 mod landscape;
 mod model;
+mod pack;
 mod plan;
+mod predict;
 mod progress;
 mod quantize;
 mod reading;
@@ -35,6 +39,7 @@ Examples:
   qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned
   qbert quantize --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --out small
   qbert eval tuned --task sst2 --data dev.tsv
+  qbert predict small/model.qbert \"a film to remember\"   what the packed model says
   qbert analyze --model tuned --task sst2 --data train.tsv --out analysis
 
 Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 wrong input.";
@@ -58,6 +63,8 @@ enum Verb {
     Data(data::Options),
     Finetune(finetune::Options),
     Quantize(quantize::Options),
+    Pack(pack::Options),
+    Predict(predict::Options),
     Eval(eval::Options),
     Analyze(analyze::Options),
     Landscape(landscape::Options),
@@ -76,6 +83,8 @@ pub(crate) fn main() -> ExitCode {
         Verb::Data(options) => data::run(&options, arguments.quiet),
         Verb::Finetune(options) => finetune::run(&options, arguments.quiet),
         Verb::Quantize(options) => quantize::run(&options, arguments.quiet),
+        Verb::Pack(options) => pack::run(&options, arguments.quiet),
+        Verb::Predict(options) => predict::run(&options),
         Verb::Eval(options) => eval::run(&options, arguments.quiet),
         Verb::Analyze(options) => analyze::run(&options, arguments.quiet),
         Verb::Landscape(options) => landscape::run(&options, arguments.quiet),

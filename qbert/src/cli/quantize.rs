@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use qbert::Result;
+use qbert::packing::{self, Packing};
 use qbert::quant::RangeMethod;
 use qbert::train::finetune::Finetune;
 use qbert::train::qat::distill::Distillation;
@@ -14,7 +15,7 @@ use qbert::train::trainer::Outcome;
 use super::finetune::Recipe;
 use super::progress::Progress;
 use super::reading::Reading;
-use super::{compute, json, model, plan};
+use super::{compute, json, model, pack, plan};
 
 /// Quantize a fine-tuned checkpoint by a plan, with quantization-aware training.
 #[derive(Debug, Args)]
@@ -26,7 +27,8 @@ Examples:
   qbert quantize … --resume                go on after an interruption, to the same bytes
 
 The output directory is a Hugging Face checkpoint of the f32 masters with plan.toml, the weights'
-ranges and the activations' beside it. `qbert eval` takes it as the quantized model it is.")]
+ranges and the activations' beside it; `qbert eval` takes it as the quantized model it is. Its
+model.qbert is the same model packed, for `qbert predict`.")]
 pub(crate) struct Options {
     /// Checkpoint directory with the task's head, or a hub id.
     #[arg(long)]
@@ -147,6 +149,9 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     };
     let compute = compute(options.threads)?;
     let outcome = quantize(&job, &compute, &mut Progress::new("quantize", quiet))?;
+    let mut packing = Packing::quantized(&options.out)?.for_task(task.name());
+    packing.note("command", &pack::command());
+    packing.write(&options.out.join(packing::FILE_NAME))?;
     Ok(if options.json { json(&outcome) } else { text(options, &outcome) })
 }
 

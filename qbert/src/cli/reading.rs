@@ -43,6 +43,11 @@ impl Reading {
         self.task.as_deref().unwrap_or_default().parse().map_err(|error| Error::from(error).of_flag("--task"))
     }
 
+    /// The task, for verbs that can do without.
+    pub(crate) fn optional_task(&self) -> Result<Option<Task>> {
+        self.task.as_ref().map(|_| self.task()).transpose()
+    }
+
     pub(crate) fn max_len(&self) -> Result<usize> {
         Ok(self.max_len.unwrap_or(self.task()?.default_max_len()))
     }

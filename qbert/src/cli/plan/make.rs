@@ -114,7 +114,7 @@ fn details(options: &Options, mut plan: Plan) -> Result<Plan> {
     Ok(plan.with_embedding(embedding))
 }
 
-fn precision(flag: &str, bits: u32) -> Result<Precision> {
+pub(crate) fn precision(flag: &str, bits: u32) -> Result<Precision> {
     Precision::from_number(i64::from(bits)).map_err(|error| Error::from(error).of_flag(flag))
 }
 

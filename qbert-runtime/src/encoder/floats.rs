@@ -1,0 +1,98 @@
+//! An encoder layer whose activations stay in f32: the operations of training without their derivatives.
+
+use qbert_kernels::int::NormOutput;
+use qbert_kernels::{Compute, LayerNorm, MatMut, MatRef, Start};
+
+use super::Encoder;
+use crate::state::{FloatBuffers, State, room};
+use crate::weights::{Layer, Linear};
+
+impl Encoder {
+    /// One layer; the hidden state is there.
+    pub(super) fn layer_in_floats(&self, layer: &Layer, only_first: bool, state: &mut State) {
+        let config = self.model.config();
+        let (rows, width) = (state.shape.rows, state.shape.width);
+        let State { hidden, floats, offsets, shape, .. } = state;
+        let FloatBuffers { query, key, value, context, .. } = &mut *floats;
+        for (linear, target) in layer.attention.iter().zip([&mut *query, &mut *key, &mut *value]) {
+            self.apply(linear, &hidden[..rows * width], room(target, rows * width));
+        }
+        room(context, rows * width);
+        for pair in offsets.windows(2) {
+            self.attend(pair[0]..pair[1], width, floats);
+        }
+        let FloatBuffers { result, context, read, .. } = floats;
+        if only_first {
+            let starts = &offsets[..offsets.len() - 1];
+            keep_rows(hidden, width, starts);
+            keep_rows(context, width, starts);
+            shape.rows = starts.len();
+        }
+        let rows = shape.rows;
+        let hidden = &mut hidden[..rows * width];
+        let sum = room(result, rows * width);
+        self.apply(&layer.attention_output, &context[..rows * width], sum);
+        self.add_norm(layer.attention_norm.with(config.layer_norm_eps), sum, hidden);
+        let wide = rows * config.intermediate_size;
+        let before = room(result, wide);
+        self.apply(&layer.intermediate, hidden, before);
+        let inner = room(read, wide);
+        self.compute.gelu(before, inner);
+        let sum = room(result, rows * width);
+        self.apply(&layer.output, inner, sum);
+        self.add_norm(layer.output_norm.with(config.layer_norm_eps), sum, hidden);
+    }
+
+    fn apply(&self, linear: &Linear, read: &[f32], out: &mut [f32]) {
+        // Without quantized activations every matrix is in f32, since the model was opened.
+        if let Linear::Floats { values, bias } = linear {
+            self.multiply(values, bias, read, out);
+        }
+    }
+
+    fn add_norm(&self, norm: LayerNorm<'_>, sum: &[f32], hidden: &mut [f32]) {
+        self.compute.add_scaled(1.0, sum, hidden);
+        self.compute.norm_to_codes(NormOutput { norm, hidden, codes: None });
+    }
+
+    /// `softmax(Q·Kᵀ/√D)·V` of one sequence: a task per head, each into its own block, then side by side.
+    fn attend(&self, tokens: std::ops::Range<usize>, width: usize, floats: &mut FloatBuffers) {
+        let FloatBuffers { query, key, value, context, probabilities, head_contexts, .. } = floats;
+        let (heads, length) = (self.model.config().heads, tokens.len());
+        let (size, kernels) = (width / heads, self.compute.kernels());
+        let scale = 1.0 / (size as f32).sqrt();
+        let rows = tokens.start * width..tokens.end * width;
+        let [query, key, value] = [query, key, value].map(|all| MatRef::new(&all[rows.clone()], length, width));
+        let (square, block) = (length * length, length * size);
+        let buffers = [room(probabilities, heads * square), room(head_contexts, heads * block)];
+        self.compute.threads().for_each_chunk(buffers, [square, block], |head, [probabilities, out]| {
+            let columns = head * size..(head + 1) * size;
+            let [query, key, value] = [query, key, value].map(|all| all.block(0..length, columns.clone()));
+            kernels.gemm_nt(query, key, Start::ZERO, MatMut::new(probabilities, length, length));
+            kernels.softmax(probabilities, length, scale);
+            let probabilities = MatRef::new(probabilities, length, length);
+            kernels.gemm_nn(probabilities, value, Start::ZERO, MatMut::new(out, length, size));
+        });
+        let context = &mut context[rows];
+        for (head, block) in head_contexts.chunks_exact(block).take(heads).enumerate() {
+            for (row, part) in block.chunks_exact(size).enumerate() {
+                context[row * width + head * size..][..size].copy_from_slice(part);
+            }
+        }
+    }
+}
+
+/// `out = read · Wᵀ + b`; the number of rows follows from `out`.
+pub(super) fn multiply(compute: &Compute, weight: &[f32], bias: &[f32], read: &[f32], out: &mut [f32]) {
+    let (rows, neurons) = (out.len() / bias.len(), bias.len());
+    let inputs = weight.len() / neurons;
+    let (read, weight) = (MatRef::new(read, rows, inputs), MatRef::new(weight, neurons, inputs));
+    compute.gemm_nt(read, weight, Start::Bias(bias), MatMut::new(out, rows, neurons));
+}
+
+/// Moves these rows, which ascend, to the front.
+pub(super) fn keep_rows(matrix: &mut [f32], width: usize, rows: &[usize]) {
+    for (row, &from) in rows.iter().enumerate() {
+        matrix.copy_within(from * width..(from + 1) * width, row * width);
+    }
+}

@@ -1,0 +1,35 @@
+//! Pooler and head, in f32.
+
+use qbert_model::Head;
+
+use super::Encoder;
+use super::floats::multiply;
+use crate::state::{Shape, State, room};
+
+impl Encoder {
+    /// Pooler (first token → linear → tanh) and head, from the last hidden state.
+    pub(super) fn finish(&self, state: &mut State) {
+        let State { hidden, first_tokens, pooled, logits, shape, offsets, .. } = state;
+        let Shape { rows, width, .. } = *shape;
+        let sequences = offsets.len() - 1;
+        if let Some(pooler) = &self.weights.pooler {
+            let first = room(first_tokens, sequences * width);
+            for (sequence, first) in first.chunks_exact_mut(width).enumerate() {
+                // Where only first tokens were computed, they are all there is.
+                let row = if rows == sequences { sequence } else { offsets[sequence] };
+                first.copy_from_slice(&hidden[row * width..(row + 1) * width]);
+            }
+            let pooled = room(pooled, sequences * width);
+            multiply(&self.compute, &pooler.weight, &pooler.bias, first, pooled);
+            self.compute.kernels().tanh_in_place(pooled);
+            shape.pooled_rows = sequences;
+        }
+        let Some(head) = &self.weights.head else { return };
+        let per_token = self.model.head() != Head::SequenceClassification;
+        let (score_rows, source) = if per_token { (rows, &hidden[..]) } else { (sequences, &pooled[..]) };
+        let outputs = head.bias.len();
+        let scores = room(logits, score_rows * outputs);
+        multiply(&self.compute, &head.weight, &head.bias, &source[..score_rows * width], scores);
+        *shape = Shape { score_rows, outputs, per_token, ..*shape };
+    }
+}

@@ -1,0 +1,252 @@
+//! What an encoder computes with, made once when a model is opened.
+//!
+//! Codes stay where they are, in the file's map. Made here are the small things kernels want beside them: a step, an
+//! offset, a code sum and a bias per neuron. A matrix that is left in f32 is used from the file as well.
+//!
+//! Where activations stay in f32 there is nothing to multiply codes with: quantized matrices are then widened to f32
+//! once, here, and the model takes the memory of an f32 model.
+
+use std::borrow::Cow;
+
+use qbert_kernels::int::{EmbeddingTable, LinearParams, Quantizer};
+use qbert_kernels::{Compute, LayerNorm};
+use qbert_model::packed::{LayerActivations, PackedGroups, PackedModel, PackedSite};
+use qbert_quant::{ActivationParams, Embedding, Matrix, Site};
+
+use crate::error::{Error, Result};
+
+/// All weights of a model.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    pub(crate) embedding: [Table; 3],
+    pub(crate) embedding_norm: Norm,
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) pooler: Option<Dense>,
+    pub(crate) head: Option<Dense>,
+}
+
+/// One encoder layer.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    /// Query, key and value.
+    pub(crate) attention: [Linear; 3],
+    pub(crate) attention_output: Linear,
+    pub(crate) intermediate: Linear,
+    pub(crate) output: Linear,
+    pub(crate) attention_norm: Norm,
+    pub(crate) output_norm: Norm,
+    /// `None` where activations stay in f32.
+    pub(crate) quantizers: Option<Quantizers>,
+}
+
+/// How the activations of a layer are quantized.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quantizers {
+    pub(crate) input: Quantizer,
+    /// Query, key and value.
+    pub(crate) attention: [Quantizer; 3],
+    pub(crate) context: Quantizer,
+    pub(crate) middle: Quantizer,
+    pub(crate) inner: Quantizer,
+}
+
+impl From<&LayerActivations> for Quantizers {
+    fn from(activations: &LayerActivations) -> Self {
+        let quantizer = |params: ActivationParams| Quantizer::new(params.step(), params.zero_point());
+        let LayerActivations { input, query, key, value, context, middle, inner } = *activations;
+        Self {
+            input: quantizer(input),
+            attention: [query, key, value].map(quantizer),
+            context: quantizer(context),
+            middle: quantizer(middle),
+            inner: quantizer(inner),
+        }
+    }
+}
+
+/// A matrix of an encoder layer with its bias.
+#[derive(Debug)]
+pub(crate) enum Linear {
+    /// Codes, multiplied in integers.
+    Codes { site: Site, params: LinearParams },
+    /// f32 values.
+    Floats { values: Floats, bias: Vec<f32> },
+}
+
+/// Where the f32 values of a site are.
+#[derive(Debug)]
+pub(crate) enum Floats {
+    /// In the file, usable as they are.
+    InFile(Site),
+    /// Here.
+    Own(Vec<f32>),
+}
+
+impl Floats {
+    /// The values, `[rows, cols]`; taken without copying, as was seen to when the model was opened.
+    pub(crate) fn get<'a>(&'a self, model: &'a PackedModel) -> Cow<'a, [f32]> {
+        match self {
+            Self::Own(values) => Cow::Borrowed(values),
+            Self::InFile(site) => match model.site(*site) {
+                Some(PackedSite::Full(values, _)) => values,
+                _ => Cow::Borrowed(&[]),
+            },
+        }
+    }
+}
+
+/// An embedding table.
+#[derive(Debug)]
+pub(crate) enum Table {
+    /// Packed rows, with a step and an offset per column.
+    Codes { site: Site, steps: Vec<f32>, lows: Vec<f32> },
+    /// f32 rows.
+    Floats(Floats),
+}
+
+/// An embedding table with its bytes at hand.
+pub(crate) enum OpenTable<'a> {
+    Codes(EmbeddingTable<'a>),
+    Floats(Cow<'a, [f32]>),
+}
+
+impl Table {
+    fn new(model: &PackedModel, table: Embedding) -> Result<Self> {
+        let site = Site::Embedding(table);
+        match model.site(site) {
+            Some(PackedSite::Table(_, groups)) => Ok(Self::Codes { site, steps: groups.steps(), lows: groups.lows() }),
+            Some(PackedSite::Full(values, _)) => Ok(Self::Floats(keep(site, values))),
+            _ => Err(missing(model, site)),
+        }
+    }
+
+    pub(crate) fn open<'a>(&'a self, model: &'a PackedModel) -> OpenTable<'a> {
+        match self {
+            Self::Floats(values) => OpenTable::Floats(values.get(model)),
+            Self::Codes { site, steps, lows } => match model.site(*site) {
+                Some(PackedSite::Table(rows, _)) => OpenTable::Codes(EmbeddingTable { rows, steps, lows }),
+                _ => OpenTable::Floats(Cow::Borrowed(&[])),
+            },
+        }
+    }
+}
+
+/// γ and β of a LayerNorm.
+#[derive(Debug)]
+pub(crate) struct Norm {
+    gamma: Vec<f32>,
+    beta: Vec<f32>,
+}
+
+impl Norm {
+    fn new(model: &PackedModel, prefix: &str) -> Result<Self> {
+        Ok(Self { gamma: float(model, &format!("{prefix}.weight"))?, beta: float(model, &format!("{prefix}.bias"))? })
+    }
+
+    pub(crate) fn with(&self, epsilon: f32) -> LayerNorm<'_> {
+        LayerNorm { gamma: &self.gamma, beta: &self.beta, epsilon }
+    }
+}
+
+/// A small linear layer in f32: pooler and head.
+#[derive(Debug)]
+pub(crate) struct Dense {
+    pub(crate) weight: Vec<f32>,
+    pub(crate) bias: Vec<f32>,
+}
+
+impl Dense {
+    fn new(model: &PackedModel, prefix: &str) -> Result<Option<Self>> {
+        let weight = format!("{prefix}.weight");
+        // A classifier without labels has no head either.
+        if model.layout().get(&weight).is_none_or(|parameter| parameter.span.is_empty()) {
+            return Ok(None);
+        }
+        Ok(Some(Self { weight: float(model, &weight)?, bias: float(model, &format!("{prefix}.bias"))? }))
+    }
+}
+
+impl Weights {
+    pub(crate) fn new(model: &PackedModel, compute: &Compute) -> Result<Self> {
+        let mut embedding = Vec::with_capacity(3);
+        for table in Embedding::ALL {
+            embedding.push(Table::new(model, table)?);
+        }
+        let word = Site::Embedding(Embedding::Word);
+        let embedding: [Table; 3] = embedding.try_into().map_err(|_| missing(model, word))?;
+        let layers = (0..model.config().layers).map(|layer| Layer::new(model, compute, layer));
+        let head = if model.head() == qbert_model::Head::QuestionAnswering { "qa_outputs" } else { "classifier" };
+        Ok(Self {
+            embedding,
+            embedding_norm: Norm::new(model, "embeddings.LayerNorm")?,
+            layers: layers.collect::<Result<_>>()?,
+            pooler: Dense::new(model, "pooler.dense")?,
+            head: Dense::new(model, head)?,
+        })
+    }
+}
+
+impl Layer {
+    fn new(model: &PackedModel, compute: &Compute, layer: usize) -> Result<Self> {
+        let quantizers = model.activations().and_then(|all| all.get(layer)).map(Quantizers::from);
+        let linear = |matrix| Linear::new(model, compute, Site::Layer(layer, matrix), quantizers.is_some());
+        let norm = |part: &str| Norm::new(model, &format!("encoder.layer.{layer}.{part}.LayerNorm"));
+        Ok(Self {
+            attention: [linear(Matrix::Query)?, linear(Matrix::Key)?, linear(Matrix::Value)?],
+            attention_output: linear(Matrix::AttentionOutput)?,
+            intermediate: linear(Matrix::Intermediate)?,
+            output: linear(Matrix::Output)?,
+            attention_norm: norm("attention.output")?,
+            output_norm: norm("output")?,
+            quantizers,
+        })
+    }
+}
+
+impl Linear {
+    fn new(model: &PackedModel, compute: &Compute, site: Site, quantized_activations: bool) -> Result<Self> {
+        let name = qbert_model::site_tensor(site);
+        let bias = float(model, &format!("{}.bias", name.strip_suffix(".weight").unwrap_or(&name)))?;
+        match model.site(site) {
+            Some(PackedSite::Full(values, _)) => Ok(Self::Floats { values: keep(site, values), bias }),
+            Some(PackedSite::Matrix(weights, groups)) if quantized_activations => {
+                let params = LinearParams::new(compute.kernels(), &weights, &groups.steps(), &groups.lows(), &bias);
+                Ok(Self::Codes { site, params })
+            }
+            Some(PackedSite::Matrix(weights, groups)) => {
+                let values = Floats::Own(widen(compute, &weights.codes(), &groups));
+                Ok(Self::Floats { values, bias })
+            }
+            _ => Err(missing(model, site)),
+        }
+    }
+}
+
+/// `Δ·code + q0` of a whole matrix, two roundings, as in training.
+fn widen(compute: &Compute, codes: &[u8], groups: &PackedGroups<'_>) -> Vec<f32> {
+    let (cols, layout, affines) = (groups.layout().cols(), groups.layout().groups(), groups.affines());
+    let mut values = vec![0.0; codes.len()];
+    compute.threads().for_each_chunk([&mut values], [cols], |row, [values]| {
+        let affine = affines[layout.group_of(row)];
+        let codes = &codes[row * cols..(row + 1) * cols];
+        values.iter_mut().zip(codes).for_each(|(value, &code)| *value = affine.value(code));
+    });
+    values
+}
+
+/// Where to take the values of a site from: the file, unless this machine cannot read them there.
+fn keep(site: Site, values: Cow<'_, [f32]>) -> Floats {
+    match values {
+        Cow::Borrowed(_) => Floats::InFile(site),
+        Cow::Owned(values) => Floats::Own(values),
+    }
+}
+
+fn float(model: &PackedModel, name: &str) -> Result<Vec<f32>> {
+    let values = model.float(name).ok_or_else(|| missing(model, name))?;
+    Ok(values.into_owned())
+}
+
+fn missing(model: &PackedModel, name: impl std::fmt::Display) -> Error {
+    Error::MissingPart { path: model.path().to_owned(), name: name.to_string() }
+}

@@ -1,0 +1,130 @@
+//! Tiny packed models of every kind, made in memory.
+
+#![allow(dead_code, reason = "every test binary uses its own part")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use qbert_model::packed::{LayerActivations, PackedContents, PackedTokenizer, packed_bytes, quantize_sites};
+use qbert_model::{Config, Head, Layout, Parameters};
+use qbert_quant::{
+    ActivationParams, ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, RangeMethod, Site, SitePlan,
+};
+use qbert_runtime::{Session, SessionOptions};
+
+pub(crate) const VOCABULARY: &str =
+    "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nowl\nof\nostby\nsaw\n##s\ntwo\n,\n.\nwho\n?\n";
+pub(crate) const LAYERS: usize = 2;
+
+/// How a model's parts are quantized.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Widths {
+    /// Of the encoder's matrices, in turn.
+    pub(crate) matrices: &'static [i64],
+    /// Of the embedding tables.
+    pub(crate) tables: [i64; 3],
+    /// 8 or 32.
+    pub(crate) activations: i64,
+}
+
+pub(crate) const ALL_WIDTHS: [Widths; 6] = [
+    Widths { matrices: &[2, 3], tables: [4, 8, 8], activations: 8 },
+    Widths { matrices: &[1, 2, 3, 4, 5, 6, 7, 8, 32], tables: [3, 5, 32], activations: 8 },
+    Widths { matrices: &[32, 4, 32, 8, 32, 2], tables: [32, 1, 7], activations: 8 },
+    Widths { matrices: &[32], tables: [32; 3], activations: 8 },
+    Widths { matrices: &[2, 8, 32, 3], tables: [8, 6, 2], activations: 32 },
+    Widths { matrices: &[32], tables: [32; 3], activations: 32 },
+];
+
+pub(crate) fn bits(number: i64) -> Precision {
+    Precision::from_number(number).unwrap()
+}
+
+impl Widths {
+    pub(crate) fn plan(self) -> Plan {
+        let range = RangeMethod::MinMax;
+        let mut plan = Plan::uniform(LAYERS, bits(8), GroupSpec::Count(4), range);
+        let own = self.matrices.iter().cycle();
+        for (site, &width) in Site::all(LAYERS).filter(|site| site.layer().is_some()).zip(own) {
+            plan.site_mut(site).unwrap().bits = bits(width);
+        }
+        let table = |width| SitePlan { bits: bits(width), groups: GroupSpec::Count(3), range };
+        let [word, position, token_type] = self.tables.map(table);
+        plan.with_embedding(EmbeddingPlan { word, position, token_type })
+            .with_activation(ActivationPlan { bits: bits(self.activations), range })
+    }
+}
+
+pub(crate) fn config(head: Head, positions: usize) -> Config {
+    let labels = match head {
+        Head::TokenClassification => r#"{"0": "O", "1": "B-LOC", "2": "I-LOC"}"#,
+        _ => r#"{"0": "no", "1": "yes"}"#,
+    };
+    let text = format!(
+        r#"{{"architectures": ["{}"], "model_type": "bert", "vocab_size": 16, "hidden_size": 24,
+            "num_hidden_layers": {LAYERS}, "num_attention_heads": 3, "intermediate_size": 40,
+            "max_position_embeddings": {positions}, "type_vocab_size": 2, "id2label": {labels}}}"#,
+        head.architecture()
+    );
+    Config::parse(text.as_bytes(), Path::new("config.json")).unwrap()
+}
+
+/// Numbers between -1 and 1 without a pattern.
+pub(crate) fn noise(index: usize) -> f32 {
+    let mut state = (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x1234_5678;
+    state = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    state = (state ^ (state >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    ((state >> 40) as f32) / ((1_u64 << 23) as f32) - 1.0
+}
+
+/// The bytes of a packed model.
+pub(crate) fn packed(head: Head, positions: usize, widths: Widths) -> Vec<u8> {
+    let config = config(head, positions);
+    let labels = match head {
+        Head::None | Head::QuestionAnswering => Vec::new(),
+        _ => config.labels.clone(),
+    };
+    let outputs = if head == Head::QuestionAnswering { 2 } else { labels.len() };
+    let layout = Arc::new(Layout::new(&config, head, outputs, head == Head::None));
+    let mut values = vec![0.0; layout.len()];
+    for parameter in layout.parameters() {
+        let norm = parameter.name.contains("LayerNorm.weight");
+        for index in parameter.span.clone() {
+            values[index] = if norm { 1.0 + 0.3 * noise(index) } else { 0.4 * noise(index) };
+        }
+    }
+    let parameters = Parameters::new(layout, values);
+    let plan = widths.plan();
+    let sites = quantize_sites(&config, &parameters, &plan).unwrap();
+    let params = |step: f32, zero| ActivationParams::new(step, zero).unwrap();
+    let activations = vec![
+        LayerActivations::from_array([
+            params(0.025, 120),
+            params(0.03, 131),
+            params(0.028, 127),
+            params(0.031, 125),
+            params(0.02, 128),
+            params(0.026, 122),
+            params(0.02, 9),
+        ]);
+        LAYERS
+    ];
+    let contents = PackedContents {
+        config: &config,
+        parameters: &parameters,
+        labels: &labels,
+        task: "",
+        plan: &plan,
+        sites: &sites,
+        activations: (widths.activations == 8).then_some(&activations[..]),
+        tokenizer: PackedTokenizer::Vocabulary { text: VOCABULARY.as_bytes(), options: r#"{"do_lower_case":true}"# },
+        provenance: &BTreeMap::new(),
+    };
+    packed_bytes("tiny.qbert", &contents).unwrap()
+}
+
+pub(crate) fn session(head: Head, positions: usize, widths: Widths, threads: usize) -> Session {
+    let options = SessionOptions { threads, ..SessionOptions::default() };
+    Session::from_bytes("tiny.qbert", packed(head, positions, widths), options).unwrap()
+}
