@@ -239,7 +239,8 @@ fn misuse_is_refused() {
     headless.task = Task::Squad;
     headless.data = vec![home.path().join("data.tsv")];
     assert!(message(&headless).contains("head"), "{}", message(&headless));
-    let settings: [(&str, fn(&mut Settings)); 5] = [
+    type Spoil = fn(&mut Settings);
+    let settings: [(&str, Spoil); 5] = [
         ("--runs", |s| s.runs = 0),
         ("--fraction", |s| s.fraction = 1.5),
         ("--max-examples", |s| s.max_examples = Some(0)),

@@ -107,7 +107,7 @@ pub fn analyze_saving(
         Begin::Fresh => None,
         Begin::Finished(outcome) => return Ok(outcome),
         Begin::Resumed(saved, interrupted) => {
-            part = saved;
+            part = *saved;
             interrupted
         }
     };
@@ -159,7 +159,7 @@ fn subject(analysis: &Analysis, loaded: &Loaded) -> Result<Subject> {
 /// How a directory is found.
 enum Begin {
     Fresh,
-    Resumed(Part, Option<Interrupted>),
+    Resumed(Box<Part>, Option<Interrupted>),
     Finished(Outcome),
 }
 
@@ -182,7 +182,7 @@ fn open(analysis: &Analysis, part: &Part, state_path: &Path) -> Result<Begin> {
         let (saved, interrupted) = state::load(state_path)?;
         return match differs(&saved) {
             Some(difference) => refuse(state_path, format!("the analysis was started with {difference}")),
-            None => Ok(Begin::Resumed(saved, interrupted)),
+            None => Ok(Begin::Resumed(Box::new(saved), interrupted)),
         };
     }
     if !finished.exists() {
