@@ -100,18 +100,15 @@ pub(crate) fn packed(head: Head, positions: usize, widths: Widths) -> Vec<u8> {
     let plan = widths.plan();
     let sites = quantize_sites(&config, &parameters, &plan).unwrap();
     let params = |step: f32, zero| ActivationParams::new(step, zero).unwrap();
-    let activations = vec![
-        LayerActivations::from_array([
-            params(0.025, 120),
-            params(0.03, 131),
-            params(0.028, 127),
-            params(0.031, 125),
-            params(0.02, 128),
-            params(0.026, 122),
-            params(0.02, 9),
-        ]);
-        LAYERS
-    ];
+    let activations = [LayerActivations::from_array([
+        params(0.025, 120),
+        params(0.03, 131),
+        params(0.028, 127),
+        params(0.031, 125),
+        params(0.02, 128),
+        params(0.026, 122),
+        params(0.02, 9),
+    ]); LAYERS];
     let contents = PackedContents {
         config: &config,
         parameters: &parameters,
