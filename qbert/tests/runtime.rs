@@ -1,5 +1,5 @@
-//! What is trained is what is run: a packed model's scores are those of the fake-quantized model it was made from, for
-//! every head and mixture of widths, with quantized activations and without; and the verbs around a packed model.
+//! What is trained is what is run: a packed model's scores are those of the fake-quantized model it was made from, but for
+//! the rounding of sums, for every head and mixture of widths; and the verbs around a packed model.
 
 #![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
 
@@ -19,7 +19,6 @@ use qbert::train::qat::{Quantization, QuantizedPass};
 use qbert::train::random::Stream;
 use serde_json::Value;
 
-const LAYERS: usize = 2;
 const VOCABULARY: usize = 60;
 
 fn bits(number: i64) -> Precision {
@@ -41,11 +40,11 @@ const WIDTHS: [Widths; 9] = [
     (&[32], [32, 32, 32], 32),
 ];
 
-fn plan((matrices, tables, activations): Widths) -> Plan {
+fn plan(layers: usize, (matrices, tables, activations): Widths) -> Plan {
     let range = RangeMethod::Mse;
-    let mut plan = Plan::uniform(LAYERS, bits(8), GroupSpec::Count(8), range);
+    let mut plan = Plan::uniform(layers, bits(8), GroupSpec::Count(8), range);
     let groups = [GroupSpec::Count(8), GroupSpec::PerHead, GroupSpec::PerNeuron, GroupSpec::Count(1)];
-    let sites = Site::all(LAYERS).filter(|site| site.layer().is_some());
+    let sites = Site::all(layers).filter(|site| site.layer().is_some());
     for ((site, &width), groups) in sites.zip(matrices.iter().cycle()).zip(groups.into_iter().cycle()) {
         *plan.site_mut(site).unwrap() = SitePlan { bits: bits(width), groups, range };
     }
@@ -56,10 +55,10 @@ fn plan((matrices, tables, activations): Widths) -> Plan {
 }
 
 /// A checkpoint of random weights.
-fn checkpoint(directory: &Path, head: Head) -> (Config, Parameters) {
+fn checkpoint(directory: &Path, layers: usize, head: Head) -> (Config, Parameters) {
     let text = format!(
         r#"{{"architectures": ["{}"], "model_type": "bert", "vocab_size": {VOCABULARY}, "hidden_size": 40,
-            "num_hidden_layers": {LAYERS}, "num_attention_heads": 4, "intermediate_size": 72,
+            "num_hidden_layers": {layers}, "num_attention_heads": 4, "intermediate_size": 72,
             "max_position_embeddings": 80, "type_vocab_size": 2, "id2label": {{"0": "O", "1": "B-X", "2": "I-X"}}}}"#,
         head.architecture()
     );
@@ -115,33 +114,33 @@ fn both(directory: &Path, config: &Config, parameters: &Parameters, plan: &Plan)
     (activations.logits.clone(), session.forward(tokens, Scope::All).unwrap().logits().to_vec())
 }
 
-/// Widths at which the f32 sums of training are not exact, unlike the integers of inference. Where an activation lies half-way
-/// between two codes, the last bit of such a sum decides its code; from there on the two models differ by the noise of
-/// their rounding, which in a model as small as this one is some thousandths of a score. With narrow weights that is rare.
-const NOISY: [&[i64]; 2] = [&[8], &[32]];
+/// Differences of scores, ascending.
+fn differences(layers: usize, head: Head, widths: Widths) -> Vec<f32> {
+    let home = tempfile::tempdir().unwrap();
+    let (config, parameters) = checkpoint(home.path(), layers, head);
+    let (expected, found) = both(home.path(), &config, &parameters, &plan(layers, widths));
+    assert_eq!(expected.len(), found.len());
+    let spread = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+    assert!(spread > 0.1, "{head:?} {widths:?}: scores of at most {spread} show nothing");
+    let mut all: Vec<f32> = expected.iter().zip(&found).map(|(a, b)| (a - b).abs()).collect();
+    all.sort_by(f32::total_cmp);
+    all
+}
 
+/// Fake quantization sums floats, the runtime integers: results differ in their last bits, and where such a bit decides on
+/// which side of an edge an activation is rounded, by a whole step. One layer keeps that to the token it happens to; every
+/// further one spreads it. (That nothing else differs is shown to the last bit by `qbert-runtime/tests/contract.rs`.)
 #[test]
 fn packed_scores_are_those_of_the_fake_quantized_model() {
     for head in [Head::SequenceClassification, Head::TokenClassification, Head::QuestionAnswering] {
-        let home = tempfile::tempdir().unwrap();
-        let (config, parameters) = checkpoint(home.path(), head);
         for widths in WIDTHS {
-            let (expected, found) = both(home.path(), &config, &parameters, &plan(widths));
-            assert_eq!(expected.len(), found.len());
-            let spread = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
-            let mut differences: Vec<f32> = expected.iter().zip(&found).map(|(a, b)| (a - b).abs()).collect();
-            differences.sort_by(f32::total_cmp);
-            let (median, worst) = (differences[differences.len() / 2], differences[differences.len() - 1]);
-            let moved = differences.iter().filter(|&&difference| difference > 1e-3).count();
-            assert!(spread > 0.1, "{head:?} {widths:?}: scores of at most {spread} show nothing");
-            let what = format!("{head:?} {widths:?}: {moved} of {} scores moved, at most {worst}", found.len());
-            if widths.2 == 32 {
-                assert!(worst <= 1e-5, "{what}");
-            } else if NOISY.contains(&widths.0) {
-                assert!(worst <= 0.1 && worst <= 0.2 * spread, "{what}");
-            } else {
-                assert!(median <= 1e-5 && 50 * moved <= found.len(), "{what}, median {median}");
-            }
+            let one = differences(1, head, widths);
+            let (middle, worst) = (one[one.len() / 2], one[one.len() - 1]);
+            assert!(middle <= 1e-5 && worst <= 0.05, "{head:?} {widths:?}: {middle} in the middle, {worst} at worst");
+            let two = differences(2, head, widths);
+            let worst = two[two.len() - 1];
+            let limit = if widths.2 == 32 { 1e-5 } else { 0.1 };
+            assert!(worst <= limit, "{head:?} {widths:?}: two layers differ by {worst}");
         }
     }
 }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+pub(crate) mod reference;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
