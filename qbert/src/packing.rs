@@ -124,7 +124,7 @@ impl Packing {
         packing.note("qbert", env!("CARGO_PKG_VERSION"));
         let name = checkpoint.directory().file_name().map_or(".".into(), |name| name.to_string_lossy());
         packing.note("source", &name);
-        packing.note("weights_sha256", &weights_hash(checkpoint.directory())?);
+        packing.note("sha256", &weights_hash(checkpoint.directory())?);
         Ok(packing)
     }
 

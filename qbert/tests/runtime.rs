@@ -205,7 +205,7 @@ fn a_quantized_directory_its_packed_file_and_what_is_asked_of_it() {
     assert_eq!((&inspected["task"], &inspected["verified"]), (&"sst2".into(), &true.into()));
     assert_eq!(inspected["sites"][0]["bits"], 4);
     assert_eq!(inspected["sites"][3]["bits"], 3);
-    assert_eq!(inspected["provenance"]["weights_sha256"].as_str().unwrap().len(), 64);
+    assert_eq!(inspected["provenance"]["sha256"].as_str().unwrap().len(), 64);
     let parts = ["float_bytes", "tokenizer_bytes", "header_bytes"].map(|part| inspected[part].as_u64().unwrap());
     let sites: u64 = inspected["sites"].as_array().unwrap().iter().map(|s| s["bytes"].as_u64().unwrap()).sum();
     assert_eq!(parts.iter().sum::<u64>() + sites, inspected["file_bytes"].as_u64().unwrap());
