@@ -3,6 +3,7 @@
 //! For every token the probabilities with which it attends to the others are a distribution; the divergence
 //! KL(first ‖ second) of the two models' distributions is averaged over all tokens of a sample of the data.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use qbert_kernels::Compute;
@@ -14,8 +15,9 @@ use crate::bert::{Activations, Mode, Pass};
 use crate::error::{Error, Result};
 use crate::finetune::{data_fingerprint, fingerprint};
 use crate::loading::Loaded;
+use crate::qat::Quantization;
 use crate::qat::activations::ActivationRanges;
-use crate::qat::{Quantization, files};
+use crate::sensitivity::settings::sample_size;
 use crate::sensitivity::work::Sample;
 
 /// What the file calls itself.
@@ -92,23 +94,16 @@ pub struct AttentionKl {
 }
 
 /// A model of the comparison; quantized, if its directory says so.
-struct Side {
-    loaded: Loaded,
-    weights: Vec<f32>,
+struct Side<'a> {
+    loaded: &'a Loaded,
+    weights: Cow<'a, [f32]>,
     quantization: Option<Quantization>,
     activations: Activations,
 }
 
-impl Side {
-    fn open(job: &Job, model: &Path, compute: &Compute) -> Result<Self> {
-        let loaded = Loaded::open(model, job.task, &job.data, &job.read, job.max_len)?;
-        let mut weights = loaded.weights.values().to_vec();
-        let mut quantization = None;
-        if files::is_quantized(model) {
-            let own = files::read(model, loaded.bert.config(), loaded.bert.layout())?;
-            own.weights().quantize(compute, loaded.weights.values(), None, &mut weights)?;
-            quantization = Some(own);
-        }
+impl<'a> Side<'a> {
+    fn new(loaded: &'a Loaded, model: &Path, compute: &Compute) -> Result<Self> {
+        let (weights, quantization) = loaded.as_quantized(model, compute)?;
         Ok(Self { loaded, weights, quantization, activations: Activations::for_training() })
     }
 
@@ -133,14 +128,15 @@ pub fn attention_kl(job: &Job, compute: &Compute, watch: &mut dyn FnMut(usize, u
         let (name, value) = ("--fraction", settings.fraction.to_string());
         return Err(Error::Setting { name, value, rule: "it must be above 0 and at most 1" });
     }
-    let mut sides = [Side::open(job, &job.first, compute)?, Side::open(job, &job.second, compute)?];
-    let data = data_fingerprint(&sides[0].loaded.features)?;
-    comparable(job, &sides, &data)?;
-    let features = &sides[0].loaded.features;
-    let asked = ((features.len() as f64 * settings.fraction).round() as usize).max(1);
-    let count = settings.max_examples.map_or(asked, |most| most.min(asked));
+    let open = |model: &Path| Loaded::open(model, job.task, &job.data, &job.read, job.max_len);
+    let loaded = [open(&job.first)?, open(&job.second)?];
+    let data = data_fingerprint(&loaded[0].features)?;
+    comparable(job, &loaded, &data)?;
+    let mut sides = [Side::new(&loaded[0], &job.first, compute)?, Side::new(&loaded[1], &job.second, compute)?];
+    let features = &loaded[0].features;
+    let (count, _) = sample_size(settings.fraction, settings.max_examples, features.len());
     let sample = Sample::draw(features, count, settings.seed, 0)?;
-    let (layers, heads) = (sides[0].loaded.bert.config().layers, sides[0].loaded.bert.config().heads);
+    let (layers, heads) = (loaded[0].bert.config().layers, loaded[0].bert.config().heads);
     let mut sums = vec![vec![0.0; heads]; layers];
     let (mut tokens, total) = (0, sample.batches().len());
     for (done, (batch, _)) in sample.batches().iter().enumerate() {
@@ -174,9 +170,9 @@ pub fn attention_kl(job: &Job, compute: &Compute, watch: &mut dyn FnMut(usize, u
 }
 
 /// Two models have comparable attention when they have the same heads and cut the text into the same tokens.
-fn comparable(job: &Job, sides: &[Side; 2], data: &serde_json::Value) -> Result<()> {
+fn comparable(job: &Job, loaded: &[Loaded; 2], data: &serde_json::Value) -> Result<()> {
     let misfit = |problem: String| Err(qbert_model::Error::Head { path: job.second.clone(), problem }.into());
-    let [first, second] = sides.each_ref().map(|side| side.loaded.bert.config());
+    let [first, second] = loaded.each_ref().map(|side| side.bert.config());
     let first_name = job.first.display();
     if (first.layers, first.heads) != (second.layers, second.heads) {
         let (a, b) = ((first.layers, first.heads), (second.layers, second.heads));
@@ -185,7 +181,7 @@ fn comparable(job: &Job, sides: &[Side; 2], data: &serde_json::Value) -> Result<
             b.0, b.1, a.0, a.1
         ));
     }
-    if data_fingerprint(&sides[1].loaded.features)? != *data {
+    if data_fingerprint(&loaded[1].features)? != *data {
         return misfit(format!("it cuts the data into other tokens, or has other labels, than {first_name}"));
     }
     Ok(())

@@ -16,7 +16,7 @@ use crate::features::Features;
 use crate::qat::activations::ActivationRanges;
 
 /// Tokens of one evaluation batch: enough for full speed, little memory.
-const BATCH_TOKENS: usize = 2048;
+pub const BATCH_TOKENS: usize = 2048;
 
 /// The result of an evaluation.
 #[derive(Debug, Clone, Serialize)]

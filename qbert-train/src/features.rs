@@ -125,10 +125,19 @@ impl Features {
         })
     }
 
-    /// Indices in batches of roughly `tokens` tokens each, sequences of like length together: for evaluation, where
-    /// the order does not matter.
+    /// The first batches of `size` sequences in the order of the data, without targets, `most` at the most.
+    pub fn first_batches(&self, size: usize, most: usize) -> impl Iterator<Item = Result<Batch>> {
+        let ranges = batch_ranges(self.len(), size).take(most);
+        ranges.map(|range| self.batch(&range.collect::<Vec<_>>(), false))
+    }
+
+    /// All indices in batches of roughly `tokens` tokens each: for evaluation, where the order does not matter.
     pub fn evaluation_batches(&self, tokens: usize) -> Vec<Vec<usize>> {
-        let mut order: Vec<usize> = (0..self.len()).collect();
+        self.batches_of((0..self.len()).collect(), tokens)
+    }
+
+    /// These indices in batches of roughly `tokens` tokens each, sequences of like length together.
+    pub fn batches_of(&self, mut order: Vec<usize>, tokens: usize) -> Vec<Vec<usize>> {
         order.sort_by_key(|&index| (std::cmp::Reverse(self.length(index)), index));
         let mut batches: Vec<Vec<usize>> = Vec::new();
         let mut room = 0;

@@ -13,7 +13,6 @@ use crate::evaluate::{self, Evaluation, Predictions};
 use crate::features::{Features, head_of};
 use crate::loading::Loaded;
 use crate::optimizer::OptimizerSettings;
-use crate::qat::files;
 use crate::random::{Stream, mix};
 use crate::trainer::{Outcome, Run, Settings, Trainer, Watch};
 
@@ -194,20 +193,18 @@ pub fn evaluate<'a>(
 ) -> Result<Evaluated> {
     let Evaluate { model, masters } = model.into();
     let files = [data.to_owned()];
-    let Loaded { bert, weights, features, labels } = Loaded::open(model, task, &files, reading, max_len)?;
-    let (total, mut done, mut progress) = (features.len(), 0, progress);
-    let mut values = weights.values().to_vec();
-    let mut quantization = None;
-    if !masters && files::is_quantized(model) {
-        let own = files::read(model, bert.config(), bert.layout())?;
-        own.weights().quantize(compute, weights.values(), None, &mut values)?;
-        quantization = Some(own);
-    }
+    let loaded = Loaded::open(model, task, &files, reading, max_len)?;
+    let (total, mut done, mut progress) = (loaded.features.len(), 0, progress);
+    let (weights, quantization) = match masters {
+        true => (loaded.weights.values().into(), None),
+        false => loaded.as_quantized(model, compute)?,
+    };
     let ranges = quantization.as_ref().and_then(|own| own.ranges());
-    let scores = evaluate::scores_with(&bert, compute, (&values, ranges), &features, |count| {
+    let scores = evaluate::scores_with(&loaded.bert, compute, (&weights, ranges), &loaded.features, |count| {
         done += count;
         progress(done, total);
     })?;
+    let Loaded { bert, features, labels, .. } = loaded;
     let predictions = evaluate::predict(&features, &scores, bert.outputs())?;
     let evaluation = evaluate::score(&features, &predictions, &labels)?;
     Ok(Evaluated { evaluation, predictions, features, labels })

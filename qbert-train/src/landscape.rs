@@ -8,12 +8,12 @@ use qbert_kernels::Compute;
 use qbert_tasks::{ReadOptions, Task};
 use serde::{Deserialize, Serialize};
 
-use crate::bert::{Activations, BackwardBuffers, HessianPass, Mode, Point};
+use crate::bert::{Activations, BackwardBuffers, HessianPass, Mode};
 use crate::error::{Error, Result};
 use crate::finetune::{data_fingerprint, fingerprint};
 use crate::loading::Loaded;
 use crate::random::Stream;
-use crate::sensitivity::work::Sample;
+use crate::sensitivity::work::{Sample, Wanted};
 
 /// What the file calls itself.
 pub const FORMAT: &str = "qbert-landscape";
@@ -165,26 +165,15 @@ impl Plane<'_> {
         }
         let mut products: Vec<Vec<f32>> = layers.iter().map(|&layer| vec![0.0; spans[layer].len()]).collect();
         let mut pass = HessianPass::new();
-        let (bert, weights) = (&self.loaded.bert, self.loaded.weights.values());
         let mut passes = 0;
         while methods.iter().any(|(_, method)| method.vector().is_some()) {
-            products.iter_mut().for_each(|product| product.fill(0.0));
-            let active = methods.iter().filter(|(_, method)| method.vector().is_some());
-            let lowest = active.map(|(layer, _)| *layer).min().unwrap_or(0);
-            for (batch, share) in self.sample.batches() {
-                let point = Point { bert, compute: self.compute, weights, batch };
-                pass.prepare(point, lowest, *share);
-                for ((layer, method), product) in methods.iter().zip(&mut products) {
-                    if let Some(vector) = method.vector() {
-                        pass.product(point, *layer, vector, product);
-                    }
-                }
+            let mut wanted = Vec::with_capacity(methods.len());
+            for ((layer, method), product) in methods.iter().zip(&mut products) {
+                wanted.extend(method.vector().map(|vector| Wanted { layer: *layer, vector, product }));
             }
-            for ((layer, method), product) in methods.iter_mut().zip(&products) {
+            self.sample.products((self.loaded, self.compute), &mut pass, 0, &mut wanted)?;
+            for ((_, method), product) in methods.iter_mut().zip(&products) {
                 if method.vector().is_some() {
-                    if !product.iter().map(|&value| f64::from(value)).sum::<f64>().is_finite() {
-                        return Err(Error::Curvature { run: 0, layer: *layer });
-                    }
                     method.advance(product);
                 }
             }

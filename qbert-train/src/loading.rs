@@ -1,15 +1,18 @@
 //! A fine-tuned checkpoint with data of its task, ready to compute on.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use qbert_model::{Checkpoint, Parameters};
+use qbert_kernels::Compute;
+use qbert_model::{Checkpoint, Head, Parameters};
 use qbert_tasks::{Kind, LabelSource, Labels, ReadOptions, Task, Tokenizer};
 
 use crate::bert::Bert;
 use crate::error::Result;
 use crate::features::{Features, head_of};
 use crate::finetune::{check_length, features};
+use crate::qat::{Quantization, files};
 
 /// A model, its weights and encoded data.
 #[derive(Debug)]
@@ -24,34 +27,87 @@ pub struct Loaded {
     pub labels: Labels,
 }
 
+/// A model as far as reading data for it goes: a checkpoint's, or a packed one's.
+#[derive(Debug, Clone, Copy)]
+pub struct DataReader<'a> {
+    /// The model, for errors.
+    pub path: &'a Path,
+    /// Its head.
+    pub head: Head,
+    /// What the head's outputs are called; empty for spans.
+    pub labels: &'a [String],
+    /// Longest sequence it can take.
+    pub max_positions: usize,
+    /// How it cuts text into pieces.
+    pub tokenizer: &'a Tokenizer,
+}
+
+impl DataReader<'_> {
+    /// Reads the files with the labels of the head. Returns them encoded, and what the head's outputs are called.
+    ///
+    /// # Errors
+    /// A head for another task or with other labels, sequences that are too long, whatever is wrong with the files.
+    pub fn read(
+        &self,
+        task: Task,
+        files: &[PathBuf],
+        reading: &ReadOptions,
+        max_len: usize,
+    ) -> Result<(Features, Labels)> {
+        let misfit = |problem: String| qbert_model::Error::Head { path: self.path.to_owned(), problem };
+        let head = head_of(task.kind());
+        if self.head != head {
+            let found = self.head;
+            return Err(misfit(format!("the model's head is {found:?}, the task {task} needs {head:?}")).into());
+        }
+        check_length(max_len, self.max_positions)?;
+        let mut reading = reading.clone();
+        let own = self.labels;
+        let labels = if own.is_empty() { Labels::new(["start", "end"])? } else { Labels::new(own.iter().cloned())? };
+        // Placeholder names (LABEL_0) say nothing; then the task's own labels must do.
+        let named = task.kind() != Kind::Qa && !labels.are_placeholders();
+        if named && reading.labels == LabelSource::TaskOrFound {
+            reading.labels = LabelSource::Given(labels.clone());
+        }
+        let features = features(task, files, &reading, None, self.tokenizer, max_len)?;
+        let outputs = labels.len();
+        let labels = features.dataset().labels().cloned().unwrap_or(labels);
+        if labels.len() != outputs {
+            return Err(misfit(format!("the data has {} labels, the model's head {outputs}", labels.len())).into());
+        }
+        Ok((features, labels))
+    }
+}
+
 impl Loaded {
     /// Opens a checkpoint that has the task's head, and reads the files with the labels of that head.
     pub fn open(model: &Path, task: Task, files: &[PathBuf], reading: &ReadOptions, max_len: usize) -> Result<Self> {
         let checkpoint = Checkpoint::open(model)?;
-        let head = head_of(task.kind());
-        let misfit = |problem: String| qbert_model::Error::Head { path: model.to_owned(), problem };
-        if checkpoint.head() != head {
-            let found = checkpoint.head();
-            return Err(misfit(format!("the checkpoint's head is {found:?}, the task {task} needs {head:?}")).into());
-        }
-        check_length(max_len, checkpoint.config().max_positions)?;
         let tokenizer = Tokenizer::from_directory(model)?;
-        let mut reading = reading.clone();
-        let own = checkpoint.labels();
-        let labels = if own.is_empty() { Labels::new(["start", "end"])? } else { Labels::new(own)? };
-        if task.kind() != Kind::Qa && reading.labels == LabelSource::TaskOrFound {
-            // Placeholder names (LABEL_0) say nothing; then the task's own labels must do.
-            let named = !labels.are_placeholders();
-            reading.labels = if named { LabelSource::Given(labels.clone()) } else { LabelSource::TaskOrFound };
-        }
-        let features = features(task, files, &reading, None, &tokenizer, max_len)?;
+        let reader = DataReader {
+            path: model,
+            head: checkpoint.head(),
+            labels: &checkpoint.labels(),
+            max_positions: checkpoint.config().max_positions,
+            tokenizer: &tokenizer,
+        };
+        let (features, labels) = reader.read(task, files, reading, max_len)?;
         let weights = checkpoint.load()?;
         let bert = Bert::new(checkpoint.config(), Arc::clone(weights.layout()))?;
-        let labels = features.dataset().labels().cloned().unwrap_or(labels);
-        if labels.len() != bert.outputs() {
-            let (found, expected) = (labels.len(), bert.outputs());
-            return Err(misfit(format!("the data has {found} labels, the checkpoint's head {expected}")).into());
-        }
         Ok(Self { bert, weights, features, labels })
+    }
+
+    /// The weights that the model in this directory computes with, and how it is quantized if `qbert quantize` wrote it.
+    ///
+    /// # Errors
+    /// Ranges that are damaged or of another model.
+    pub fn as_quantized(&self, model: &Path, compute: &Compute) -> Result<(Cow<'_, [f32]>, Option<Quantization>)> {
+        if !files::is_quantized(model) {
+            return Ok((Cow::Borrowed(self.weights.values()), None));
+        }
+        let own = files::read(model, self.bert.config(), self.bert.layout())?;
+        let mut values = self.weights.values().to_vec();
+        own.weights().quantize(compute, self.weights.values(), None, &mut values)?;
+        Ok((Cow::Owned(values), Some(own)))
     }
 }

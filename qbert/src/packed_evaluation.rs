@@ -3,16 +3,13 @@
 use std::path::Path;
 
 use qbert_runtime::{Scope, Session, Tokens};
-use qbert_tasks::features::qa::QaOptions;
-use qbert_tasks::{Kind, LabelSource, Labels, ReadOptions, Task, read};
-use qbert_train::evaluate;
-use qbert_train::features::{Features, head_of};
+use qbert_tasks::{ReadOptions, Task};
+use qbert_train::evaluate::{self, BATCH_TOKENS};
+use qbert_train::features::Features;
 use qbert_train::finetune::Evaluated;
+use qbert_train::loading::DataReader;
 
-use crate::{Error, ErrorKind, Result};
-
-/// Tokens of one evaluation batch: enough for full speed, little memory.
-const BATCH_TOKENS: usize = 2048;
+use crate::Result;
 
 /// Evaluates a packed model on a data file, as [`qbert_train::finetune::evaluate`] does a checkpoint.
 ///
@@ -25,31 +22,16 @@ pub fn evaluate_packed(
     max_len: usize,
     progress: impl FnMut(usize, usize),
 ) -> Result<Evaluated> {
-    let path = session.model().path().to_owned();
-    let misfit = |problem: String| Error::from(qbert_model::Error::Head { path: path.clone(), problem });
-    let (head, positions) = (head_of(task.kind()), session.config().max_positions);
-    if session.head() != head {
-        return Err(misfit(format!("the model's head is {:?}, the task {task} needs {head:?}", session.head())));
-    }
-    if max_len > positions {
-        let message = format!("--max-len is {max_len}: the model has {positions} positions");
-        return Err(Error::new(ErrorKind::BadInput, message, "give a smaller --max-len".to_owned()));
-    }
-    let mut reading = reading.clone();
-    let own = session.labels();
-    let labels = if own.is_empty() { Labels::new(["start", "end"])? } else { Labels::new(own.iter().cloned())? };
-    if task.kind() != Kind::Qa && reading.labels == LabelSource::TaskOrFound && !labels.are_placeholders() {
-        reading.labels = LabelSource::Given(labels.clone());
-    }
-    let dataset = read(task, &[data], &reading)?;
-    let features = Features::new(dataset, session.tokenizer(), &QaOptions { max_len, ..QaOptions::default() })?;
-    let outputs = labels.len();
-    let labels = features.dataset().labels().cloned().unwrap_or(labels);
-    if labels.len() != outputs {
-        return Err(misfit(format!("the data has {} labels, the model's head {outputs}", labels.len())));
-    }
+    let reader = DataReader {
+        path: session.model().path(),
+        head: session.head(),
+        labels: session.labels(),
+        max_positions: session.config().max_positions,
+        tokenizer: session.tokenizer(),
+    };
+    let (features, labels) = reader.read(task, &[data.to_owned()], reading, max_len)?;
     let scores = scores(session, &features, progress)?;
-    let predictions = evaluate::predict(&features, &scores, outputs)?;
+    let predictions = evaluate::predict(&features, &scores, labels.len())?;
     let evaluation = evaluate::score(&features, &predictions, &labels)?;
     Ok(Evaluated { evaluation, predictions, features, labels })
 }

@@ -14,9 +14,9 @@ use qbert_quant::{
 };
 use qbert_tasks::Tokenizer;
 use qbert_train::batch::Batch;
-use qbert_train::bert::{ActivationTensor, Activations, Bert, Mode};
+use qbert_train::bert::{ActivationTensor, Bert};
 use qbert_train::features::Features;
-use qbert_train::qat::{Quantization, QuantizedPass, files};
+use qbert_train::qat::{Quantization, files};
 
 use crate::fetch::sha256;
 use crate::{Error, ErrorKind, Result};
@@ -85,7 +85,14 @@ impl Packing {
                 Error::new(ErrorKind::BadInput, message, hint.to_owned())
             })?;
             let bert = Bert::new(checkpoint.config(), parameters.layout().clone())?;
-            learn(&mut quantization, &bert, data, compute)?;
+            match data {
+                Calibration::Data(features, size, most) => {
+                    quantization.calibrate(&bert, compute, features.first_batches(size, most))?;
+                }
+                Calibration::Batches(batches) => {
+                    quantization.calibrate(&bert, compute, batches.iter().cloned().map(Ok))?;
+                }
+            }
         }
         Self::new(&checkpoint, parameters, &quantization)
     }
@@ -122,6 +129,7 @@ impl Packing {
             provenance: BTreeMap::new(),
         };
         packing.note("qbert", env!("CARGO_PKG_VERSION"));
+        packing.note("plan", &quantization.plan().to_toml());
         let name = checkpoint.directory().file_name().map_or(".".into(), |name| name.to_string_lossy());
         packing.note("source", &name);
         packing.note("sha256", &weights_hash(checkpoint.directory())?);
@@ -176,23 +184,6 @@ impl Packing {
     /// When the parts do not fit together.
     pub fn bytes(&self, name: &str) -> Result<Vec<u8>> {
         Ok(packed_bytes(name, &self.contents())?)
-    }
-}
-
-/// Learns the ranges of activations.
-fn learn(quantization: &mut Quantization, bert: &Bert, data: Calibration<'_>, compute: &Compute) -> Result<()> {
-    let mut activations = Activations::for_evaluation();
-    let mut pass = |batch: &Batch| -> Result<()> {
-        bert.check(batch)?;
-        let pass = QuantizedPass { compute, batch, mode: Mode::Evaluate };
-        Ok(quantization.forward(bert, pass, &mut activations)?)
-    };
-    match data {
-        Calibration::Batches(batches) => batches.iter().try_for_each(&mut pass),
-        Calibration::Data(features, size, most) => {
-            let ranges = qbert_train::features::batch_ranges(features.len(), size).take(most);
-            ranges.map(Iterator::collect::<Vec<_>>).try_for_each(|indices| pass(&features.batch(&indices, false)?))
-        }
     }
 }
 

@@ -22,7 +22,7 @@ use qbert_model::{Config, Layout};
 use qbert_quant::{Plan, Precision};
 
 use crate::batch::Batch;
-use crate::bert::{Activations, Bert, Pass};
+use crate::bert::{Activations, Bert, Mode, Pass};
 use crate::error::{Error, Result};
 use activations::{ActivationRanges, RangeLearner};
 use weights::{UsedRows, WeightQuantizer};
@@ -142,6 +142,28 @@ impl Quantization {
         Ok(())
     }
 
+    /// Learns the ranges of activations from batches, without dropout; nothing where activations stay in f32.
+    ///
+    /// # Errors
+    /// A batch that does not fit the model, an activation that is no number.
+    pub fn calibrate(
+        &mut self,
+        bert: &Bert,
+        compute: &Compute,
+        batches: impl Iterator<Item = Result<Batch>>,
+    ) -> Result<()> {
+        if self.activations.is_none() {
+            return Ok(());
+        }
+        let mut activations = Activations::for_evaluation();
+        for batch in batches {
+            let batch = batch?;
+            bert.check(&batch)?;
+            self.forward(bert, QuantizedPass { compute, batch: &batch, mode: Mode::Evaluate }, &mut activations)?;
+        }
+        Ok(())
+    }
+
     /// After the backward passes of a step: the gradients of the quantized weights become those of the masters.
     pub fn after_backward(&self, compute: &Compute, masters: &[f32], used: &UsedRows, gradients: &mut [f32]) {
         self.weights.straight_through(compute, masters, used, gradients);
@@ -156,5 +178,5 @@ pub struct QuantizedPass<'a> {
     /// The sequences.
     pub batch: &'a Batch,
     /// Training or evaluation.
-    pub mode: crate::bert::Mode,
+    pub mode: Mode,
 }

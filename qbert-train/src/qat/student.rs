@@ -11,9 +11,9 @@ use super::distill::{Distillation, Teacher};
 use super::weights::UsedRows;
 use super::{Quantization, QuantizedPass};
 use crate::batch::Batch;
-use crate::bert::{Activations, BackwardBuffers, Bert, Mode, Pass};
+use crate::bert::{Activations, BackwardBuffers, Bert, Pass};
 use crate::error::{Error, Result};
-use crate::features::{Features, batch_ranges};
+use crate::features::Features;
 
 /// How quantization-aware training differs from fine-tuning.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -115,17 +115,7 @@ impl Student {
         (data, size): (&Features, usize),
     ) -> Result<()> {
         self.quantization.fit(compute, masters)?;
-        if self.quantization.activations().is_none() {
-            return Ok(());
-        }
-        let mut activations = Activations::for_evaluation();
-        for range in batch_ranges(data.len(), size).take(self.settings.calibration) {
-            let batch = data.batch(&range.collect::<Vec<_>>(), false)?;
-            bert.check(&batch)?;
-            let pass = QuantizedPass { compute, batch: &batch, mode: Mode::Evaluate };
-            self.quantization.forward(bert, pass, &mut activations)?;
-        }
-        Ok(())
+        self.quantization.calibrate(bert, compute, data.first_batches(size, self.settings.calibration))
     }
 
     /// Before the passes of a step, `(step, steps)` of the run.

@@ -5,7 +5,7 @@
 //! several processes ([`Shard`], [`merge`]). What is found survives a crash.
 
 mod file;
-mod settings;
+pub(crate) mod settings;
 mod state;
 pub(crate) mod work;
 
@@ -188,14 +188,13 @@ fn open(analysis: &Analysis, part: &Part, state_path: &Path) -> Result<Begin> {
     if !finished.exists() {
         return Ok(Begin::Fresh);
     }
-    let (mut saved, outcome) = if analysis.shard == Shard::WHOLE {
+    let (saved, outcome) = if analysis.shard == Shard::WHOLE {
         let whole = Sensitivity::read(&finished)?;
         let saved = Part::new(whole.subject.clone(), whole.settings, Shard::WHOLE);
         (saved, Outcome::Whole(Box::new(whole)))
     } else {
         (Part::read(&finished)?, Outcome::Part(finished.clone()))
     };
-    saved.found.clear();
     match differs(&saved) {
         Some(difference) => refuse(&finished, format!("the finished analysis was made with {difference}")),
         None => Ok(Begin::Finished(outcome)),
@@ -229,16 +228,21 @@ fn finished_path(out: &Path, shard: Shard) -> PathBuf {
 }
 
 fn finish(mut part: Part, out: &Path) -> Result<Outcome> {
-    part.found.sort_by_key(|found| (found.run, found.layer));
-    part.runs.sort_by_key(|info| info.run);
-    let path = finished_path(out, part.shard);
     if part.shard == Shard::WHOLE {
-        let whole = Sensitivity::new(part.subject, part.settings, part.runs, &part.found);
-        whole.write(&path)?;
-        return Ok(Outcome::Whole(Box::new(whole)));
+        return Ok(Outcome::Whole(Box::new(sum_up(part, out)?)));
     }
+    part.sort();
+    let path = finished_path(out, part.shard);
     part.write(&path)?;
     Ok(Outcome::Part(path))
+}
+
+/// Writes the file of a whole analysis.
+fn sum_up(mut part: Part, out: &Path) -> Result<Sensitivity> {
+    part.sort();
+    let whole = Sensitivity::new(part.subject, part.settings, part.runs, &part.found);
+    whole.write(&finished_path(out, Shard::WHOLE))?;
+    Ok(whole)
 }
 
 /// The finished parts in a directory, in the order of their names.
@@ -283,9 +287,5 @@ pub fn merge(parts: &[PathBuf], out: &Path) -> Result<Sensitivity> {
             format!("{count} pairs of run and layer are in no part, the first of them run {run}, layer {layer}");
         return Err(bad(out, problem));
     }
-    whole.shard = Shard::WHOLE;
-    match finish(whole, out)? {
-        Outcome::Whole(sensitivity) => Ok(*sensitivity),
-        Outcome::Part(path) => Err(bad(&path, "a whole that is a part".to_owned())),
-    }
+    sum_up(whole, out)
 }

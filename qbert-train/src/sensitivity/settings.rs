@@ -35,7 +35,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Ten runs as in the paper, but on at most 256 sequences each: its tenth of the data takes days on a CPU.
+    /// Ten runs as in the paper, but on at most 256 sequences each: its tenth of the data takes many hours on a CPU.
     fn default() -> Self {
         Self {
             runs: 10,
@@ -73,9 +73,14 @@ impl Settings {
 
     /// Sequences that a run takes of a data set, and how many `fraction` alone asks for.
     pub fn examples(&self, sequences: usize) -> (usize, usize) {
-        let asked = ((sequences as f64 * self.fraction).round() as usize).clamp(1, sequences.max(1));
-        (self.max_examples.map_or(asked, |most| most.min(asked)), asked)
+        sample_size(self.fraction, self.max_examples, sequences)
     }
+}
+
+/// Sequences that a sample takes of a data set, and how many the fraction alone asks for.
+pub(crate) fn sample_size(fraction: f64, most: Option<usize>, sequences: usize) -> (usize, usize) {
+    let asked = ((sequences as f64 * fraction).round() as usize).clamp(1, sequences.max(1));
+    (most.map_or(asked, |most| most.min(asked)), asked)
 }
 
 /// One of several processes that share an analysis; parts are counted from 1.

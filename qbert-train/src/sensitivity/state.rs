@@ -41,6 +41,12 @@ impl Part {
         self.found.iter().any(|found| (found.run, found.layer) == (run, layer))
     }
 
+    /// By run and layer, whatever the order in which they were found.
+    pub(super) fn sort(&mut self) {
+        self.found.sort_by_key(|found| (found.run, found.layer));
+        self.runs.sort_by_key(|info| info.run);
+    }
+
     /// Why two parts do not belong to one analysis.
     pub(super) fn difference(&self, other: &Self) -> Option<String> {
         let different = |what: &str, ours: String, theirs: String| Some(format!("{what}: {ours} and {theirs}"));

@@ -31,21 +31,8 @@ impl Sample {
         let mut indices: Vec<usize> = (0..features.len()).collect();
         Stream::new(seed, "analysis sample", run as u64).shuffle(&mut indices);
         indices.truncate(count);
-        indices.sort_by_key(|&index| (std::cmp::Reverse(features.length(index)), index));
         let examples = indices.len();
-        let mut batches: Vec<Vec<usize>> = Vec::new();
-        let mut room = 0;
-        for index in indices {
-            let length = features.length(index);
-            match batches.last_mut().filter(|_| room >= length) {
-                Some(batch) => batch.push(index),
-                None => {
-                    batches.push(vec![index]);
-                    room = BATCH_TOKENS.max(length);
-                }
-            }
-            room -= length;
-        }
+        let batches = features.batches_of(indices, BATCH_TOKENS);
         let batches = batches.iter().map(|batch| features.batch(batch, true)).collect::<Result<Vec<_>>>()?;
         let terms: usize = batches.iter().map(|batch| batch.targets.terms()).sum();
         let share = |batch: Batch| {
@@ -68,6 +55,41 @@ impl Sample {
     fn tokens(&self) -> usize {
         self.batches.iter().map(|(batch, _)| batch.tokens()).sum()
     }
+
+    /// The product of every vector with the Hessian block of its layer, all from one pass over the sample: one ordinary
+    /// forward and backward pass per batch serves all of them. Returns the mean loss.
+    pub(crate) fn products(
+        &self,
+        (loaded, compute): (&Loaded, &Compute),
+        pass: &mut HessianPass,
+        run: usize,
+        wanted: &mut [Wanted<'_>],
+    ) -> Result<f64> {
+        let lowest = wanted.iter().map(|wanted| wanted.layer).min().unwrap_or(0);
+        wanted.iter_mut().for_each(|wanted| wanted.product.fill(0.0));
+        let (bert, weights) = (&loaded.bert, loaded.weights.values());
+        let mut loss = 0.0;
+        for (batch, share) in &self.batches {
+            let point = Point { bert, compute, weights, batch };
+            loss += share * pass.prepare(point, lowest, *share).mean;
+            for Wanted { layer, vector, product } in &mut *wanted {
+                pass.product(point, *layer, vector, product);
+            }
+        }
+        // One sum tells whether any element is NaN or infinite.
+        let finite = |product: &[f32]| product.iter().map(|&value| f64::from(value)).sum::<f64>().is_finite();
+        match wanted.iter().find(|wanted| !finite(wanted.product)) {
+            Some(wanted) => Err(Error::Curvature { run, layer: wanted.layer }),
+            None => Ok(loss),
+        }
+    }
+}
+
+/// A vector to be multiplied with the Hessian block of a layer, and where the product goes.
+pub(crate) struct Wanted<'a> {
+    pub(crate) layer: usize,
+    pub(crate) vector: &'a [f32],
+    pub(crate) product: &'a mut [f32],
 }
 
 /// The eigenvalue iteration of a layer.
@@ -236,34 +258,21 @@ impl<'a> RunWork<'a> {
 
     /// One product for every layer that is not done, from one pass over the sample. Returns the layers that are done now.
     pub(super) fn step(&mut self, compute: &Compute) -> Result<Vec<Found>> {
-        let Some(lowest) = self.works.iter().map(|work| work.state.layer).min() else { return Ok(Vec::new()) };
-        self.works.iter_mut().for_each(|work| work.product.fill(0.0));
-        let (bert, weights) = (&self.loaded.bert, self.loaded.weights.values());
-        let mut loss = 0.0;
-        for (batch, share) in &self.sample.batches {
-            let point = Point { bert, compute, weights, batch };
-            loss += share * self.pass.prepare(point, lowest, *share).mean;
-            for work in &mut self.works {
-                let LayerWork { state, probe, product } = work;
-                let vector = state.solver.method().vector().or_else(|| probe.as_ref()?.vector());
-                if let Some(vector) = vector {
-                    self.pass.product(point, state.layer, vector, product);
-                }
-            }
+        let mut wanted = Vec::with_capacity(self.works.len());
+        for LayerWork { state, probe, product } in &mut self.works {
+            let vector = state.solver.method().vector().or_else(|| probe.as_ref()?.vector());
+            // Layers that want nothing more were taken off the list.
+            wanted.extend(vector.map(|vector| Wanted { layer: state.layer, vector, product }));
         }
-        self.info.loss = loss;
-        self.advance()
+        self.info.loss = self.sample.products((self.loaded, compute), &mut self.pass, self.run, &mut wanted)?;
+        Ok(self.advance())
     }
 
-    fn advance(&mut self) -> Result<Vec<Found>> {
+    fn advance(&mut self) -> Vec<Found> {
         let run = self.run;
         let mut works = std::mem::take(&mut self.works);
         for work in &mut works {
             let LayerWork { state, probe, product } = work;
-            // One sum tells whether any element is NaN or infinite.
-            if !product.iter().map(|&value| f64::from(value)).sum::<f64>().is_finite() {
-                return Err(Error::Curvature { run, layer: state.layer });
-            }
             if state.solver.method().vector().is_some() {
                 state.solver.method_mut().advance(product);
             } else if let Some(probe) = probe {
@@ -274,6 +283,6 @@ impl<'a> RunWork<'a> {
         }
         let (left, done): (Vec<_>, Vec<_>) = works.into_iter().partition(|work| work.vector().is_some());
         self.works = left;
-        Ok(done.iter().map(|work| work.found(run)).collect())
+        done.iter().map(|work| work.found(run)).collect()
     }
 }

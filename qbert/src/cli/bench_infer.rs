@@ -11,6 +11,7 @@ use qbert::packing::{Calibration, Packing, Widths, middle_layers, plan_by_widths
 use qbert::quant::RangeMethod;
 use qbert::runtime::{Scope, Session, SessionOptions, Tokens};
 use qbert::train::Batch;
+use qbert::train::random::Stream;
 use qbert::{Error, ErrorKind, Result};
 
 use super::{compute, model, note};
@@ -140,14 +141,15 @@ fn bytes(options: &Options, quiet: bool) -> Result<Vec<u8>> {
 
 /// Random tokens between `[CLS]` and `[SEP]`, always the same.
 fn tokens(config: &Config, sequences: usize, length: usize) -> (Vec<u32>, Vec<usize>) {
-    let vocabulary = config.vocab_size as u64;
-    let mut state = 1_u64;
+    let mut stream = Stream::new(1, "bench infer", 0);
     let mut ids = Vec::with_capacity(sequences * length);
     for index in 0..sequences * length {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let special = [101, 102][usize::from(index % length == length - 1)];
-        let edge = index % length == 0 || index % length == length - 1;
-        ids.push(if edge { special.min(vocabulary - 1) } else { (state >> 33) % vocabulary } as u32);
+        let id = match index % length {
+            0 => 101.min(config.vocab_size - 1),
+            last if last == length - 1 => 102.min(config.vocab_size - 1),
+            _ => stream.below(config.vocab_size),
+        };
+        ids.push(id as u32);
     }
     (ids, (0..=sequences).map(|sequence| sequence * length).collect())
 }

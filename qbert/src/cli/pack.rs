@@ -74,19 +74,15 @@ struct Packed {
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let directory = model::directory(&options.model, quiet)?;
     let (task, given) = (options.reading.optional_task()?, plan(options, &directory)?);
-    let (mut packing, text) = match given {
-        None if is_quantized(&directory) => {
-            let path = directory.join(qbert::train::qat::files::PLAN);
-            (Packing::quantized(&directory)?, std::fs::read_to_string(path).unwrap_or_default())
-        }
+    let mut packing = match given {
+        None if is_quantized(&directory) => Packing::quantized(&directory)?,
         None => {
             let message = format!("{}: not a directory that `qbert quantize` wrote", directory.display());
             let hint = "give --plan, or --bits with --calibrate (or --activation-bits 32)".to_owned();
             return Err(Error::new(ErrorKind::BadInput, message, hint));
         }
-        Some((plan, text)) => (by_plan(options, &directory, plan, task)?, text),
+        Some(plan) => by_plan(options, &directory, plan, task)?,
     };
-    packing.note("plan", &text);
     packing.note("command", &command());
     if let Some(task) = task {
         packing = packing.for_task(task.name());
@@ -112,8 +108,8 @@ pub(crate) fn command() -> String {
         .join(" ")
 }
 
-/// The plan that was given, and its text; `None` where none was.
-fn plan(options: &Options, directory: &Path) -> Result<Option<(Plan, String)>> {
+/// The plan that was given; `None` where none was.
+fn plan(options: &Options, directory: &Path) -> Result<Option<Plan>> {
     let activation = |plan: Plan| -> Result<Plan> {
         let Some(bits) = options.activation_bits else { return Ok(plan) };
         let mut activation = *plan.activation();
@@ -121,8 +117,7 @@ fn plan(options: &Options, directory: &Path) -> Result<Option<(Plan, String)>> {
         Ok(plan.with_activation(activation))
     };
     if let Some(path) = &options.plan {
-        let plan = activation(plan::read(path)?)?;
-        return Ok(Some((plan, std::fs::read_to_string(path).unwrap_or_default())));
+        return activation(plan::read(path)?).map(Some);
     }
     let Some(&layers) = options.bits.first() else {
         if options.activation_bits.is_some() {
@@ -142,9 +137,7 @@ fn plan(options: &Options, directory: &Path) -> Result<Option<(Plan, String)>> {
         activations: options.activation_bits.unwrap_or(8),
         range,
     };
-    let plan = plan_by_widths(&config, &widths)?;
-    let text = plan.to_toml();
-    Ok(Some((plan, text)))
+    Ok(Some(plan_by_widths(&config, &widths)?))
 }
 
 fn by_plan(options: &Options, directory: &Path, plan: Plan, task: Option<Task>) -> Result<Packing> {

@@ -150,7 +150,6 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let compute = compute(options.threads)?;
     let outcome = quantize(&job, &compute, &mut Progress::new("quantize", quiet))?;
     let mut packing = Packing::quantized(&options.out)?.for_task(task.name());
-    packing.note("plan", &std::fs::read_to_string(&options.plan).unwrap_or_default());
     packing.note("command", &pack::command());
     packing.write(&options.out.join(packing::FILE_NAME))?;
     Ok(if options.json { json(&outcome) } else { text(options, &outcome) })
