@@ -14,6 +14,7 @@
 //! | which sub-interval of \[min, max\]? | [`range`] | App. A |
 //! | which code, which value, which gradient? | [`quantizer`], [`matrix`] | App. A, §3.1 |
 //! | and of activations? | [`activation`] | Tab. 1 |
+//! | how is a weight rounded without training? | [`compensate`] | – |
 //! | how are codes laid out in bytes? | [`pack`] | – |
 //! | what is each part of the model called? | [`site`] | §3 |
 //! | what is quantized how? | [`plan`], [`preset`] | §3.2, Tab. 6, 7 |
@@ -23,6 +24,7 @@
 pub mod activation;
 pub mod allocate;
 pub mod bits;
+pub mod compensate;
 mod error;
 pub mod groups;
 pub mod matrix;
@@ -39,6 +41,7 @@ pub mod size;
 pub use activation::ActivationParams;
 pub use allocate::{LayerSensitivity, Metric, Ranking, Room, Widths};
 pub use bits::{BitWidth, Precision};
+pub use compensate::InputMoments;
 pub use error::{Error, PlanProblem};
 pub use groups::{GroupSpec, Groups};
 pub use matrix::{Axis, Layout, QuantParams};

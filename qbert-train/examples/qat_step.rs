@@ -76,6 +76,7 @@ fn student(name: &str, machine: &Machine, frozen: bool) -> Result<Student, Box<d
     let mut quantization = Quantization::new(plan, config, machine.bert.layout())?;
     quantization.fit(&machine.compute, machine.weights.values())?;
     let settings = QatSettings {
+        compensate: false,
         calibration: 1,
         freeze: if frozen { 0.0 } else { 1.0 },
         distillation: distilled.then(Distillation::default),

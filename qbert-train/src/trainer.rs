@@ -318,7 +318,7 @@ impl<'a> Trainer<'a> {
         watch.full_precision(&full);
         if let Some(student) = &mut self.student {
             let calibration = (self.run.train, self.settings.batch);
-            student.calibrate(self.run.bert, self.compute, self.weights.values(), calibration)?;
+            student.calibrate(self.run.bert, self.compute, self.weights.values_mut(), calibration)?;
         }
         let quantized = self.evaluate()?;
         self.position.before = Some(Before { full_precision: full.value, post_training: quantized.value });

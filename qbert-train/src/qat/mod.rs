@@ -10,6 +10,7 @@
 //! trainer calls, [`files`] says what a quantized checkpoint is on disk, [`run`] goes from files to files.
 
 pub mod activations;
+mod compensate;
 pub mod distill;
 pub mod files;
 pub mod method;
@@ -162,6 +163,23 @@ impl Quantization {
             self.forward(bert, QuantizedPass { compute, batch: &batch, mode: Mode::Evaluate }, &mut activations)?;
         }
         Ok(())
+    }
+
+    /// Rounds the masters anew so that what a matrix hands on changes least on these batches, and learns the ranges of
+    /// activations again ([`qbert_quant::compensate`]); nothing where activations stay in f32. To be called with ranges
+    /// found by [`Quantization::fit`] and [`Quantization::calibrate`].
+    ///
+    /// # Errors
+    /// As [`Quantization::calibrate`].
+    pub fn compensate(&mut self, bert: &Bert, compute: &Compute, masters: &mut [f32], batches: &[Batch]) -> Result<()> {
+        let Some(ranges) = self.ranges().cloned() else { return Ok(()) };
+        let matrices: Vec<_> = self.weights.matrices().collect();
+        for rounded in &matrices {
+            self.copy[rounded.span.clone()].copy_from_slice(&masters[rounded.span.clone()]);
+        }
+        compensate::compensate(bert, compute, &matrices, (&ranges, batches), (masters, &mut self.copy))?;
+        self.activations = Some(RangeLearner::new(bert.config().layers, self.plan.activation().range));
+        self.calibrate(bert, compute, batches.iter().cloned().map(Ok))
     }
 
     /// After the backward passes of a step: the gradients of the quantized weights become those of the masters.

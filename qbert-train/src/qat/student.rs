@@ -22,13 +22,16 @@ pub struct QatSettings {
     pub calibration: usize,
     /// Share of the steps after which ranges of activations are frozen.
     pub freeze: f64,
+    /// Whether weights are first rounded so that they make up for each other's errors
+    /// ([`qbert_quant::compensate`]); without it is the paper's way.
+    pub compensate: bool,
     /// What the full-precision model teaches; `None` is the paper's way.
     pub distillation: Option<Distillation>,
 }
 
 impl Default for QatSettings {
     fn default() -> Self {
-        Self { calibration: 32, freeze: 0.2, distillation: Some(Distillation::default()) }
+        Self { calibration: 32, freeze: 0.2, compensate: true, distillation: Some(Distillation::default()) }
     }
 }
 
@@ -103,7 +106,7 @@ impl Student {
     }
 
     /// Finds the weights' ranges, and learns those of activations from the first batches of the data in its own order:
-    /// quantization without training.
+    /// quantization without training. Changes the masters where [`QatSettings::compensate`] says so.
     ///
     /// # Errors
     /// Weights or activations that are no numbers; a batch that does not fit the model.
@@ -111,11 +114,17 @@ impl Student {
         &mut self,
         bert: &Bert,
         compute: &Compute,
-        masters: &[f32],
+        masters: &mut [f32],
         (data, size): (&Features, usize),
     ) -> Result<()> {
         self.quantization.fit(compute, masters)?;
-        self.quantization.calibrate(bert, compute, data.first_batches(size, self.settings.calibration))
+        let batches = || data.first_batches(size, self.settings.calibration);
+        self.quantization.calibrate(bert, compute, batches())?;
+        if self.settings.compensate {
+            let batches: Result<Vec<Batch>> = batches().collect();
+            self.quantization.compensate(bert, compute, masters, &batches?)?;
+        }
+        Ok(())
     }
 
     /// Before the passes of a step, `(step, steps)` of the run.

@@ -19,6 +19,7 @@ use qbert_quant::{
     Axis, BitWidth, Error as QuantError, Plan, QuantParams, Range, RangeMethod, Scratch, Site, SitePlan,
 };
 
+use super::compensate::Rounded;
 use super::map;
 use crate::batch::Batch;
 use crate::error::Result;
@@ -135,6 +136,12 @@ impl WeightQuantizer {
     /// Every quantized site with its quantizer.
     pub fn iter(&self) -> impl Iterator<Item = (Site, &QuantParams)> {
         self.sites.iter().map(|own| (own.site, &own.params))
+    }
+
+    /// The quantized matrices of the encoder.
+    pub(super) fn matrices(&self) -> impl Iterator<Item = Rounded<'_>> {
+        let matrices = self.sites.iter().filter(|own| table_of(own.site).is_none());
+        matrices.map(|own| Rounded { site: own.site, span: own.span.clone(), params: &own.params })
     }
 
     /// Sets the ranges of a site, one per group.

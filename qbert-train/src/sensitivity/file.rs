@@ -245,6 +245,8 @@ fn warnings(layers: &[LayerSensitivity], settings: Settings) -> Vec<String> {
              (the paper's SQuAD case). Fine-tune it longer, or at a lower rate towards the end, and analyze again",
             negative.join("; ")
         ));
+    } else {
+        warnings.extend(negative_in_some_runs(layers));
     }
     let unsettled: Vec<usize> = layers.iter().filter(|l| l.converged < l.eigenvalues.len()).map(|l| l.layer).collect();
     if !unsettled.is_empty() {
@@ -256,11 +258,15 @@ fn warnings(layers: &[LayerSensitivity], settings: Settings) -> Vec<String> {
     warnings
 }
 
+fn count_negative(layer: &LayerSensitivity) -> usize {
+    layer.eigenvalues.iter().filter(|&&value| value < 0.0).count()
+}
+
+/// What speaks for a slope in this layer: half of the runs, or the average over all of them. A single small sample whose
+/// loss sits in a few wrong answers can have a negative eigenvalue at the best of minima.
 fn negative_curvature(layer: &LayerSensitivity) -> Option<String> {
-    let runs = layer.eigenvalues.len();
-    let dominant = layer.eigenvalues.iter().filter(|&&value| value < 0.0).count();
-    let index = layer.layer;
-    if dominant > 0 {
+    let (index, runs, dominant) = (layer.layer, layer.eigenvalues.len(), count_negative(layer));
+    if dominant > 0 && 2 * dominant >= runs {
         let lowest = layer.eigenvalues.iter().copied().fold(f64::INFINITY, f64::min);
         return Some(format!(
             "in layer {index} the curvature of largest size is negative in {dominant} of {runs} runs (down to {lowest:.3})"
@@ -269,6 +275,18 @@ fn negative_curvature(layer: &LayerSensitivity) -> Option<String> {
     let (lowest, _) = moments(&layer.lowest);
     (lowest < -LARGE_NEGATIVE * layer.mean).then(|| {
         format!("layer {index} has negative curvature of {lowest:.3} on average beside the positive {:.3}", layer.mean)
+    })
+}
+
+fn negative_in_some_runs(layers: &[LayerSensitivity]) -> Option<String> {
+    let negative: usize = layers.iter().map(count_negative).sum();
+    let all: usize = layers.iter().map(|layer| layer.eigenvalues.len()).sum();
+    (negative > 0).then(|| {
+        format!(
+            "the curvature of largest size is negative in {negative} of {all} runs and layers, in no layer in half of \
+             the runs: the samples are too small to tell a slope from their own noise. For a clear answer analyze \
+             larger ones (--max-examples)"
+        )
     })
 }
 

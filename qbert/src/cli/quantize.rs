@@ -23,7 +23,7 @@ use super::{compute, json, model, pack, plan};
 Examples:
   qbert quantize --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --out small
   qbert quantize … --epochs 0              ranges only: no training, done in seconds
-  qbert quantize … --range min-max --no-distill           as the paper did it
+  qbert quantize … --range min-max --no-compensate --no-distill    as the paper did it
   qbert quantize … --resume                go on after an interruption, to the same bytes
 
 The output directory is a Hugging Face checkpoint of the f32 masters with plan.toml, the weights'
@@ -80,6 +80,9 @@ struct Ranges {
     /// Share of the steps after which activation ranges are frozen.
     #[arg(long, value_name = "SHARE")]
     range_freeze: Option<f64>,
+    /// Round each weight to its nearest code, instead of making up for the errors of the others.
+    #[arg(long)]
+    no_compensate: bool,
 }
 
 /// What the full-precision model teaches.
@@ -144,6 +147,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         settings: QatSettings {
             calibration: options.ranges.range_batches.unwrap_or(usual.calibration),
             freeze: options.ranges.range_freeze.unwrap_or(usual.freeze),
+            compensate: !options.ranges.no_compensate,
             distillation: options.teacher.settings(),
         },
     };

@@ -50,6 +50,9 @@ fn only_large_negative_curvature_is_warned_of() {
     let dominant = sensitivity(&[&[1.0, 1.0], &[10.0, -12.0]], &[0.0, -12.0]);
     let text = &dominant.warnings[0];
     assert!(text.contains("layer 1") && text.contains("1 of 2 runs (down to -12.000)"), "{text}");
+    let some = sensitivity(&[&[10.0, 12.0, -9.0], &[1.0, 1.0, 1.0]], &[-1.0, 0.0]);
+    assert_eq!(some.warnings.len(), 1, "{some:?}");
+    assert!(some.warnings[0].contains("negative in 1 of 6 runs and layers"), "{some:?}");
     let unfinished = sensitivity(&[&[60.0, 1.0]], &[0.0]);
     assert!(unfinished.warnings[0].contains("limit of 9"), "{unfinished:?}");
 }

@@ -1,0 +1,144 @@
+//! Quantization without training that looks at the data: what a weight loses in rounding, others make up for.
+//!
+//! [`qbert_quant::compensate`] has the arithmetic; here are the inputs of every matrix. The layers are rounded one after
+//! the other, each on what the rounded layers below hand it, so that it also makes up for their errors. The masters
+//! become the rounded weights: training may start from them, and codes follow from them as ever.
+//!
+//! Not for plans that leave activations in f32, where nobody is asked about a product's input.
+
+use std::ops::Range as Span;
+
+use qbert_kernels::{Compute, MatMut, MatRef, Start};
+use qbert_quant::{ActivationParams, Error as QuantError, InputMoments, Matrix, QuantParams, Site};
+
+use super::activations::ActivationRanges;
+use super::map;
+use crate::batch::Batch;
+use crate::bert::{ActivationQuantizer, ActivationTensor, Activations, Bert, Mode, Pass};
+use crate::error::Result;
+
+/// The tensors that enter matrices of a layer.
+const INPUTS: [ActivationTensor; 4] =
+    [ActivationTensor::Input, ActivationTensor::Context, ActivationTensor::Middle, ActivationTensor::Inner];
+
+/// Rows of a matrix that a thread rounds at a time.
+const ROWS: usize = 32;
+
+/// Which of [`INPUTS`] a matrix reads.
+fn input_of(matrix: Matrix) -> usize {
+    match matrix {
+        Matrix::Query | Matrix::Key | Matrix::Value => 0,
+        Matrix::AttentionOutput => 1,
+        Matrix::Intermediate => 2,
+        Matrix::Output => 3,
+    }
+}
+
+/// Sums up the second moments of what enters the matrices of one layer.
+struct Collector<'a> {
+    ranges: &'a ActivationRanges,
+    layer: usize,
+    moments: [Vec<f32>; INPUTS.len()],
+    quantized: Vec<f32>,
+}
+
+impl ActivationQuantizer for Collector<'_> {
+    fn params(
+        &mut self,
+        compute: &Compute,
+        layer: usize,
+        tensor: ActivationTensor,
+        values: MatRef<'_>,
+    ) -> ActivationParams {
+        let params = self.ranges.get(layer, tensor);
+        let input = INPUTS.iter().position(|input| *input == tensor);
+        if let (true, Some(input)) = (layer == self.layer, input) {
+            let (rows, cols) = (values.rows(), values.cols());
+            self.quantized.clear();
+            self.quantized.extend((0..rows).flat_map(|row| values.row(row)).map(|&value| params.round_trip(value)));
+            let sums = &mut self.moments[input];
+            sums.resize(cols * cols, 0.0);
+            let x = MatRef::new(&self.quantized, rows, cols);
+            compute.gemm_tn(x, x, Start::Scaled(1.0), MatMut::new(sums, cols, cols));
+        }
+        params
+    }
+}
+
+/// A matrix to be rounded.
+pub(super) struct Rounded<'a> {
+    /// Which one.
+    pub site: Site,
+    /// Its place among the weights.
+    pub span: Span<usize>,
+    /// Its quantizer.
+    pub params: &'a QuantParams,
+}
+
+/// Rounds all matrices in `masters`; `weights` is what passes compute with: the model with quantized embeddings when it
+/// comes in, the quantized model when it goes out.
+///
+/// # Errors
+/// An activation or a weight that is no number.
+pub(super) fn compensate(
+    bert: &Bert,
+    compute: &Compute,
+    matrices: &[Rounded<'_>],
+    (ranges, batches): (&ActivationRanges, &[Batch]),
+    (masters, weights): (&mut [f32], &mut [f32]),
+) -> Result<()> {
+    for layer in 0..ranges.layers() {
+        let here = |rounded: &&Rounded<'_>| matches!(rounded.site, Site::Layer(own, _) if own == layer);
+        if !matrices.iter().any(|rounded| here(&rounded)) {
+            continue;
+        }
+        let factors = factors(bert, compute, weights, (ranges, layer), batches)?;
+        for rounded in matrices.iter().filter(here) {
+            let Site::Layer(_, matrix) = rounded.site else { continue };
+            let own = &mut masters[rounded.span.clone()];
+            round(compute, rounded.params, &factors[input_of(matrix)], own)
+                .map_err(|source| QuantError::AtSite { site: rounded.site, source: Box::new(source) })?;
+            weights[rounded.span.clone()].copy_from_slice(own);
+        }
+    }
+    Ok(())
+}
+
+/// The factored moments of what enters the matrices of a layer, by [`INPUTS`].
+fn factors(
+    bert: &Bert,
+    compute: &Compute,
+    weights: &[f32],
+    (ranges, layer): (&ActivationRanges, usize),
+    batches: &[Batch],
+) -> Result<Vec<InputMoments>> {
+    let mut collector = Collector { ranges, layer, moments: Default::default(), quantized: Vec::new() };
+    let mut activations = Activations::for_evaluation();
+    for batch in batches {
+        let pass = Pass { compute, weights, batch, mode: Mode::Evaluate };
+        bert.forward_with(pass, Some(&mut collector), &mut activations);
+    }
+    let factor = |input: usize| {
+        let moments = &collector.moments[input];
+        InputMoments::factor(moments.len().isqrt(), moments)
+    };
+    let factors: std::result::Result<Vec<InputMoments>, QuantError> =
+        map(compute, INPUTS.len(), factor).into_iter().collect();
+    Ok(factors?)
+}
+
+/// Rows do not depend on each other.
+fn round(
+    compute: &Compute,
+    params: &QuantParams,
+    moments: &InputMoments,
+    values: &mut [f32],
+) -> std::result::Result<(), QuantError> {
+    let width = params.layout().cols();
+    let mut parts: Vec<_> = values.chunks_mut(ROWS * width).map(|part| (part, Ok(()))).collect();
+    compute.threads().for_each_item(&mut parts, |index, (part, result)| {
+        let first = index * ROWS;
+        *result = params.compensate_rows(first..first + part.len() / width, moments, part);
+    });
+    parts.into_iter().try_for_each(|(_, result)| result)
+}
