@@ -6,8 +6,8 @@ mod common;
 use common::{for_every_kernel, noise};
 use proptest::prelude::*;
 use qbert_kernels::int::{
-    Codes, LayoutError, LinearInput, LinearLayer, LinearOutput, LinearParams, MOST_INPUTS, PackedWeights, Quantizer,
-    multiplier_name, pack, packed_len,
+    Codes, LayoutError, LinearInput, LinearLayer, LinearOutput, LinearParams, MOST_INPUTS, Neurons, PackedWeights,
+    Quantizer, WideWeights, multiplier_name, pack, packed_len,
 };
 use qbert_kernels::{Compute, Kernels, MatMut, Threads};
 
@@ -355,4 +355,44 @@ proptest! {
             case.check_sums(&Compute::new(kernels, Threads::single()));
         }
     }
+}
+
+/// Codes a byte each give the bits of the same codes packed at their own width, also when they replace others.
+#[test]
+fn wide_codes_give_the_bits_of_packed_ones() {
+    for_every_kernel(|kernels| {
+        for threads in [1, 3] {
+            let compute = Compute::new(kernels, Threads::new(threads).expect("some threads"));
+            for (inputs, neurons) in [(1, 1), (3, 17), (32, 16), (70, 50), (384, 96)] {
+                let mut wide = WideWeights::new(neurons, inputs).expect("a good shape");
+                for bits in [8, 3, 1, 4] {
+                    let case = Case::random(bits, (13, inputs, neurons), 99);
+                    let [steps, lows, biases] = case.numbers();
+                    let numbers = Neurons { steps: &steps, lows: &lows, biases: &biases };
+                    let written = wide.write(&compute, numbers, |rows, codes| {
+                        codes.copy_from_slice(&case.weights[rows.start * inputs..rows.end * inputs]);
+                        Ok::<(), ()>(())
+                    });
+                    assert_eq!((written, wide.neurons(), wide.inputs()), (Ok(()), neurons, inputs));
+                    assert_eq!(wide.weights().codes(), case.weights);
+                    wide.weights().check_padding().expect("nothing outside of the matrix");
+                    let codes = Codes::from_codes(&case.codes, inputs);
+                    let mut found = vec![0.0; 13 * neurons];
+                    let output = LinearOutput::Float(MatMut::new(&mut found, 13, neurons));
+                    let layer = LinearLayer { weights: wide.weights(), params: wide.params(), output };
+                    compute.linear(LinearInput { codes: &codes, quantizer: case.quantizer }, [layer]);
+                    let expected = case.results();
+                    let same = found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits());
+                    assert!(same, "{bits} bits, {neurons}×{inputs}, {} {threads}", kernels.name());
+                }
+            }
+        }
+    });
+    let mut wide = WideWeights::new(40, 5).expect("a good shape");
+    let zeros = [0.0; 40];
+    let numbers = Neurons { steps: &zeros, lows: &zeros, biases: &zeros };
+    let compute = Compute::new(Kernels::best(), Threads::new(2).expect("some threads"));
+    let refused = wide.write(&compute, numbers, |rows, _| if rows.start > 0 { Err(rows.start) } else { Ok(()) });
+    assert_eq!(refused, Err(16), "the first error of all");
+    assert!(WideWeights::new(1, MOST_INPUTS + 1).is_err() && WideWeights::new(0, 3).is_err());
 }

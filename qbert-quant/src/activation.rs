@@ -122,9 +122,10 @@ impl ActivationParams {
         (scaled >= self.lowest() - 0.5) & (scaled <= self.lowest() + TOP + 0.5)
     }
 
-    /// `code(x) - z` as a float. Clamping before rounding gives the same as after, since the bounds are whole numbers.
+    /// `code(x) - z` as a float: the value in steps. Clamping before rounding gives the same as after, since the bounds are
+    /// whole numbers.
     #[inline(always)]
-    fn steps(&self, value: f32) -> f32 {
+    pub fn steps(&self, value: f32) -> f32 {
         let (scaled, low) = (value * self.inverse_step, self.lowest());
         // Written so that NaN becomes the lowest, and each comparison is one vector instruction.
         let scaled = if scaled > low { scaled } else { low };

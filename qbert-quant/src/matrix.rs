@@ -292,6 +292,16 @@ impl QuantParams {
         &self.affines
     }
 
+    /// The offset `q0` of each output neuron.
+    pub fn neuron_lows(&self) -> &[f32] {
+        &self.neurons.low
+    }
+
+    /// The step `Δ` of each output neuron.
+    pub fn neuron_steps(&self) -> &[f32] {
+        &self.neurons.step
+    }
+
     /// Writes `Q(w)` of the whole matrix.
     ///
     /// # Errors

@@ -62,8 +62,17 @@ impl Session {
     /// # Errors
     /// A tokenizer that does not fit the model; options that make no sense.
     pub fn new(model: PackedModel, options: SessionOptions) -> Result<Self> {
+        Self::with_compute(model, Compute::detect(options.threads)?, options.max_len)
+    }
+
+    /// The same with kernels and threads that are there already: to share them between models, or to choose the
+    /// instruction set. `max_len` as in [`SessionOptions`].
+    ///
+    /// # Errors
+    /// As [`Session::new`].
+    pub fn with_compute(model: PackedModel, compute: Compute, max_len: Option<usize>) -> Result<Self> {
         let positions = model.config().max_positions;
-        let max_len = options.max_len.unwrap_or(positions);
+        let max_len = max_len.unwrap_or(positions);
         if max_len == 0 || max_len > positions {
             return Err(Error::Tokens {
                 problem: format!("sequences of up to {max_len} tokens; the model takes 1 to {positions}"),
@@ -74,7 +83,6 @@ impl Session {
             let (tokenizer, vocabulary) = (tokenizer.vocab_size(), model.config().vocab_size);
             return Err(Error::Vocabulary { path: model.path().to_owned(), tokenizer, model: vocabulary });
         }
-        let compute = Compute::detect(options.threads)?;
         let weights = Weights::new(&model, &compute)?;
         let encoder = Encoder { model, weights, compute };
         Ok(Self { encoder, tokenizer, max_len, states: StatePool::default() })

@@ -3,7 +3,6 @@
 //! For every token the probabilities with which it attends to the others are a distribution; the divergence
 //! KL(first ‖ second) of the two models' distributions is averaged over all tokens of a sample of the data.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use qbert_kernels::Compute;
@@ -11,12 +10,11 @@ use qbert_tasks::{ReadOptions, Task};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
-use crate::bert::{Activations, Mode, Pass};
+use crate::bert::Activations;
 use crate::error::{Error, Result};
 use crate::finetune::{data_fingerprint, fingerprint};
 use crate::loading::Loaded;
 use crate::qat::Quantization;
-use crate::qat::activations::ActivationRanges;
 use crate::sensitivity::settings::sample_size;
 use crate::sensitivity::work::Sample;
 
@@ -96,28 +94,24 @@ pub struct AttentionKl {
 /// A model of the comparison; quantized, if its directory says so.
 struct Side<'a> {
     loaded: &'a Loaded,
-    weights: Cow<'a, [f32]>,
     quantization: Option<Quantization>,
     activations: Activations,
 }
 
 impl<'a> Side<'a> {
     fn new(loaded: &'a Loaded, model: &Path, compute: &Compute) -> Result<Self> {
-        let (weights, quantization) = loaded.as_quantized(model, compute)?;
-        Ok(Self { loaded, weights, quantization, activations: Activations::for_training() })
+        let quantization = loaded.as_quantized(model, compute)?;
+        Ok(Self { loaded, quantization, activations: Activations::for_training() })
     }
 
     fn forward(&mut self, compute: &Compute, batch: &Batch) {
-        let pass = Pass { compute, weights: &self.weights, batch, mode: Mode::Evaluate };
-        let mut ranges: Option<&ActivationRanges> = self.quantization.as_ref().and_then(Quantization::ranges);
-        match &mut ranges {
-            Some(ranges) => self.loaded.bert.forward_with(pass, Some(ranges), &mut self.activations),
-            None => self.loaded.bert.forward_with(pass, None, &mut self.activations),
-        }
+        let weights = self.loaded.model_weights(self.quantization.as_ref());
+        weights.answer(&self.loaded.bert, (compute, batch), &mut self.activations);
     }
 
     fn hash(&self) -> String {
-        fingerprint(self.weights.iter().map(|value| value.to_bits()))
+        let weights = self.loaded.model_weights(self.quantization.as_ref());
+        fingerprint(weights.values().iter().map(|value| value.to_bits()))
     }
 }
 

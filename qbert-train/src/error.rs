@@ -77,6 +77,14 @@ pub enum Error {
     /// A plan does not fit, or a weight cannot be quantized.
     #[error(transparent)]
     Quant(#[from] qbert_quant::Error),
+    /// A matrix cannot be multiplied in integers.
+    #[error("{site}: {source}")]
+    Integers {
+        /// The matrix.
+        site: qbert_quant::Site,
+        /// Why not.
+        source: qbert_kernels::int::LayoutError,
+    },
     /// An activation whose range was to be learned is no number.
     #[error("activation {name}: {source}")]
     Activation {
@@ -115,6 +123,7 @@ impl Error {
             Self::Activation { .. } => {
                 "the model computes infinity or NaN on this data: check the checkpoint, or lower --lr"
             }
+            Self::Integers { .. } => "leave the activations in f32: [activation] bits = 32 in the plan",
             Self::QuantizedFile { .. } => "write the checkpoint again with qbert quantize",
             Self::Quant(error) => return error.hint(),
             Self::Model(error) => return error.hint(),

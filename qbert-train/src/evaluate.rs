@@ -10,10 +10,10 @@ use qbert_tasks::metrics::{classification, entities, squad};
 use qbert_tasks::{Dataset, Error as TaskError, Labels};
 use serde::Serialize;
 
-use crate::bert::{Activations, Bert, Mode, Pass};
+use crate::bert::{Activations, Bert};
 use crate::error::{Error, Result};
 use crate::features::Features;
-use crate::qat::activations::ActivationRanges;
+use crate::qat::ModelWeights;
 
 /// Tokens of one evaluation batch: enough for full speed, little memory.
 pub const BATCH_TOKENS: usize = 2048;
@@ -62,14 +62,14 @@ pub fn scores(
     features: &Features,
     progress: impl FnMut(usize),
 ) -> Result<Vec<Vec<f32>>> {
-    scores_with(bert, compute, (weights.values(), None), features, progress)
+    scores_with(bert, compute, ModelWeights::Full(weights.values()), features, progress)
 }
 
-/// The same with weights that may be quantized, and with quantized activations where their ranges are given.
+/// The same of a model that may be quantized.
 pub fn scores_with(
     bert: &Bert,
     compute: &Compute,
-    (weights, ranges): (&[f32], Option<&ActivationRanges>),
+    weights: ModelWeights<'_>,
     features: &Features,
     mut progress: impl FnMut(usize),
 ) -> Result<Vec<Vec<f32>>> {
@@ -79,11 +79,7 @@ pub fn scores_with(
     for indices in features.evaluation_batches(BATCH_TOKENS) {
         let batch = features.batch(&indices, false)?;
         bert.check(&batch)?;
-        let pass = Pass { compute, weights, batch: &batch, mode: Mode::Evaluate };
-        match ranges {
-            Some(mut ranges) => bert.forward_with(pass, Some(&mut ranges), &mut activations),
-            None => bert.forward_with(pass, None, &mut activations),
-        }
+        weights.answer(bert, (compute, &batch), &mut activations);
         let mut rest = &activations.logits[..];
         for &index in &indices {
             let rows = if per_sequence { 1 } else { features.length(index) };

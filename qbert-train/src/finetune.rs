@@ -195,12 +195,9 @@ pub fn evaluate<'a>(
     let files = [data.to_owned()];
     let loaded = Loaded::open(model, task, &files, reading, max_len)?;
     let (total, mut done, mut progress) = (loaded.features.len(), 0, progress);
-    let (weights, quantization) = match masters {
-        true => (loaded.weights.values().into(), None),
-        false => loaded.as_quantized(model, compute)?,
-    };
-    let ranges = quantization.as_ref().and_then(|own| own.ranges());
-    let scores = evaluate::scores_with(&loaded.bert, compute, (&weights, ranges), &loaded.features, |count| {
+    let quantization = if masters { None } else { loaded.as_quantized(model, compute)? };
+    let weights = loaded.model_weights(quantization.as_ref());
+    let scores = evaluate::scores_with(&loaded.bert, compute, weights, &loaded.features, |count| {
         done += count;
         progress(done, total);
     })?;

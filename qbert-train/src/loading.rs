@@ -1,6 +1,5 @@
 //! A fine-tuned checkpoint with data of its task, ready to compute on.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use crate::bert::Bert;
 use crate::error::Result;
 use crate::features::{Features, head_of};
 use crate::finetune::{check_length, features};
-use crate::qat::{Quantization, files};
+use crate::qat::{ModelWeights, Quantization, files};
 
 /// A model, its weights and encoded data.
 #[derive(Debug)]
@@ -97,17 +96,21 @@ impl Loaded {
         Ok(Self { bert, weights, features, labels })
     }
 
-    /// The weights that the model in this directory computes with, and how it is quantized if `qbert quantize` wrote it.
+    /// How the model in this directory is quantized, ready to answer, if `qbert quantize` wrote it.
     ///
     /// # Errors
     /// Ranges that are damaged or of another model.
-    pub fn as_quantized(&self, model: &Path, compute: &Compute) -> Result<(Cow<'_, [f32]>, Option<Quantization>)> {
+    pub fn as_quantized(&self, model: &Path, compute: &Compute) -> Result<Option<Quantization>> {
         if !files::is_quantized(model) {
-            return Ok((Cow::Borrowed(self.weights.values()), None));
+            return Ok(None);
         }
-        let own = files::read(model, self.bert.config(), self.bert.layout())?;
-        let mut values = self.weights.values().to_vec();
-        own.weights().quantize(compute, self.weights.values(), None, &mut values)?;
-        Ok((Cow::Owned(values), Some(own)))
+        let mut own = files::read(model, self.bert.config(), self.bert.layout())?;
+        own.quantize(compute, self.weights.values(), None)?;
+        Ok(Some(own))
+    }
+
+    /// The weights that the model computes with: its own, or those of a quantization of them.
+    pub fn model_weights<'a>(&'a self, quantization: Option<&'a Quantization>) -> ModelWeights<'a> {
+        quantization.map_or(ModelWeights::Full(self.weights.values()), ModelWeights::Quantized)
     }
 }

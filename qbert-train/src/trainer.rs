@@ -19,9 +19,8 @@ use crate::error::{Error, Result};
 use crate::evaluate::{self, Evaluation};
 use crate::features::Features;
 use crate::optimizer::{Optimizer, OptimizerSettings, Schedule};
-use crate::qat::activations::ActivationRanges;
 use crate::qat::student::Student;
-use crate::qat::{QuantizedPass, files};
+use crate::qat::{ModelWeights, QuantizedPass, files};
 use crate::random::Stream;
 use crate::state::{self, Before, Position};
 
@@ -314,7 +313,7 @@ impl<'a> Trainer<'a> {
 
     /// What the model can do as it is, and quantized without training; the latter is the first to be the best.
     fn before_training(&mut self, watch: &mut dyn Watch) -> Result<&'static str> {
-        let full = self.judge(self.weights.values(), None)?;
+        let full = self.judge(ModelWeights::Full(self.weights.values()))?;
         watch.full_precision(&full);
         if let Some(student) = &mut self.student {
             let calibration = (self.run.train, self.settings.batch);
@@ -420,14 +419,14 @@ impl<'a> Trainer<'a> {
             student.before_evaluation(self.compute, self.weights.values())?;
         }
         match &self.student {
-            Some(student) => self.judge(student.quantization().quantized(), student.quantization().ranges()),
-            None => self.judge(self.weights.values(), None),
+            Some(student) => self.judge(ModelWeights::Quantized(student.quantization())),
+            None => self.judge(ModelWeights::Full(self.weights.values())),
         }
     }
 
-    fn judge(&self, weights: &[f32], ranges: Option<&ActivationRanges>) -> Result<Evaluation> {
+    fn judge(&self, weights: ModelWeights<'_>) -> Result<Evaluation> {
         let Run { bert, dev, labels, .. } = &self.run;
-        let scores = evaluate::scores_with(bert, self.compute, (weights, ranges), dev, |_| {})?;
+        let scores = evaluate::scores_with(bert, self.compute, weights, dev, |_| {})?;
         let predictions = evaluate::predict(dev, &scores, bert.outputs())?;
         evaluate::score(dev, &predictions, labels)
     }

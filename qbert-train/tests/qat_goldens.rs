@@ -11,7 +11,7 @@ use common::{Golden, compute, distance, goldens, largest};
 use qbert_kernels::Compute;
 use qbert_model::{Checkpoint, Parameters};
 use qbert_quant::{ActivationParams, Range};
-use qbert_train::bert::{ActivationTensor, Activations, BackwardBuffers, Mode, Pass};
+use qbert_train::bert::{ActivationTensor, Activations, BackwardBuffers, Integers, Mode, Pass, WeightCodes};
 use qbert_train::qat::Quantization;
 use qbert_train::qat::activations::ActivationRanges;
 use qbert_train::qat::distill::{Distillation, Teacher};
@@ -41,6 +41,7 @@ struct Twin {
     used: UsedRows,
     /// Quantized; of the embedding tables only the rows in use, so that reading another one shows.
     weights: Vec<f32>,
+    codes: WeightCodes,
 }
 
 impl Twin {
@@ -81,11 +82,18 @@ impl Twin {
         let used = UsedRows::of([&batch]);
         let mut weights = vec![f32::NAN; masters.values().len()];
         quantization.weights().quantize(&compute, masters.values(), Some(&used), &mut weights).unwrap();
-        Self { name, golden, compute, bert, masters, batch, quantization, ranges, used, weights }
+        let mut codes = WeightCodes::default();
+        quantization.weights().encode(&compute, masters.values(), &mut codes).unwrap();
+        Self { name, golden, compute, bert, masters, batch, quantization, ranges, used, weights, codes }
     }
 
     fn pass(&self) -> Pass<'_> {
         Pass { compute: &self.compute, weights: &self.weights, batch: &self.batch, mode: Mode::Evaluate }
+    }
+
+    fn forward(&self, activations: &mut Activations) {
+        let integers = Integers { activations: &mut &self.ranges, weights: &self.codes };
+        self.bert.forward_with(self.pass(), Some(integers), activations);
     }
 
     fn close(&self, what: &str, ours: &[f32]) {
@@ -115,11 +123,11 @@ impl Twin {
 fn check(name: &'static str) {
     let twin = Twin::open(name);
     let (mut activations, mut buffers) = (Activations::for_training(), BackwardBuffers::default());
-    twin.bert.forward_with(twin.pass(), Some(&mut &twin.ranges), &mut activations);
+    twin.forward(&mut activations);
     twin.close("hidden", &activations.hidden[twin.bert.config().layers]);
     twin.close("logits", &activations.logits);
     let mut lean = Activations::for_evaluation();
-    twin.bert.forward_with(twin.pass(), Some(&mut &twin.ranges), &mut lean);
+    twin.forward(&mut lean);
     assert_eq!(lean.logits, activations.logits, "evaluation's buffers say the same");
 
     let loss = twin.bert.loss(&twin.batch, &activations, 1.0, &mut buffers).mean;

@@ -122,6 +122,12 @@ impl<'a> PackedWeights<'a> {
         Ok(Self { bits, neurons, inputs, bytes })
     }
 
+    /// A matrix of eight bits per code whose length was seen to already.
+    pub(super) fn wide(neurons: usize, inputs: usize, bytes: &'a [u8]) -> Self {
+        debug_assert_eq!(packed_len(8, neurons, inputs), Ok(bytes.len()));
+        Self { bits: 8, neurons, inputs, bytes }
+    }
+
     /// Bits per code.
     pub fn bits(&self) -> u8 {
         self.bits

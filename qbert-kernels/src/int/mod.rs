@@ -10,6 +10,8 @@
 //! | to and from f32 | [`Compute::quantize`], [`Compute::dequantize`] | f32 → codes, codes → f32 |
 //! | linear + residual + LayerNorm | [`Compute::linear_norm`] | codes → f32 in place, and codes |
 //!
+//! Training multiplies with the same kernels, on codes that change from step to step ([`WideWeights`]).
+//!
 //! That is a whole encoder: one f32 matrix for the residual stream, one [`Codes`] per activation tensor, no padding
 //! between sequences, no memory taken once the buffers have grown (`examples/int_kernel_speed.rs` has the loop).
 //!
@@ -40,6 +42,7 @@ mod softmax;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
+mod wide;
 
 pub use attention::AttentionInput;
 pub use codes::{Codes, Quantizer};
@@ -48,6 +51,7 @@ pub use layout::{BLOCK_INPUTS, LayoutError, MOST_INPUTS, PackedWeights, TILE_NEU
 pub use linear::{LinearInput, LinearLayer, LinearOutput};
 pub use norm::NormOutput;
 pub use params::LinearParams;
+pub use wide::{Neurons, WideWeights};
 
 /// Which multiplier runs with an instruction set: `avx512-vnni`, `avx2` or `portable`.
 pub fn multiplier_name(kernels: crate::Kernels) -> &'static str {

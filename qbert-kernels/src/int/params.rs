@@ -22,19 +22,28 @@ impl LinearParams {
     /// # Panics
     /// When a slice does not have one element per neuron.
     pub fn new(kernels: Kernels, weights: &PackedWeights<'_>, steps: &[f32], lows: &[f32], biases: &[f32]) -> Self {
-        let neurons = weights.neurons();
-        let lengths = [steps.len(), lows.len(), biases.len()];
-        assert!(lengths.iter().all(|&length| length == neurons), "numbers of {lengths:?} neurons instead of {neurons}");
+        let mut params = Self::zeros(weights.neurons());
+        params.set(steps, lows, biases);
+        let sums = code_sums(Multiplier::of(kernels), weights);
+        // Whole tiles of neurons: no more than whole panels of them.
+        params.code_sums[..sums.len()].copy_from_slice(&sums);
+        params
+    }
+
+    /// Neurons that give 0.
+    pub(super) fn zeros(neurons: usize) -> Self {
         let padded = neurons.next_multiple_of(PANEL);
-        let pad = |values: &[f32]| {
-            let mut padded_values = Vec::with_capacity(padded);
-            padded_values.extend_from_slice(values);
-            padded_values.resize(padded, 0.0);
-            padded_values
-        };
-        let mut code_sums = code_sums(Multiplier::of(kernels), weights);
-        code_sums.resize(padded, 0);
-        Self { neurons, steps: pad(steps), lows: pad(lows), biases: pad(biases), code_sums }
+        let floats = || vec![0.0; padded];
+        Self { neurons, steps: floats(), lows: floats(), biases: floats(), code_sums: vec![0; padded] }
+    }
+
+    /// Replaces the neurons' numbers; the code sums are as before.
+    pub(super) fn set(&mut self, steps: &[f32], lows: &[f32], biases: &[f32]) {
+        let (neurons, lengths) = (self.neurons, [steps.len(), lows.len(), biases.len()]);
+        assert!(lengths.iter().all(|&length| length == neurons), "numbers of {lengths:?} neurons instead of {neurons}");
+        for (own, values) in [(&mut self.steps, steps), (&mut self.lows, lows), (&mut self.biases, biases)] {
+            own[..neurons].copy_from_slice(values);
+        }
     }
 
     /// Output neurons.

@@ -3,6 +3,7 @@
 //! Training keeps what the backward pass needs of every layer; evaluation needs one layer's worth. Buffers only ever
 //! grow, to the largest batch seen.
 
+use qbert_kernels::int::Codes;
 use qbert_model::{Config, Head};
 
 use super::quantized::Quantized;
@@ -50,8 +51,8 @@ pub struct Activations {
     pub layers: Vec<LayerActivations>,
     /// GELU's input `[T, I]`, of the layer just computed; unused where every layer keeps its own.
     pub pre_activation: Vec<f32>,
-    /// The quantized copy of what a matrix reads `[T, H]`; empty where nothing is quantized.
-    pub quantized: Vec<f32>,
+    /// What quantized matrices read; empty where nothing is quantized.
+    pub(super) quantized: QuantizedInputs,
     /// Attention's scratch memory.
     pub scratch: Vec<f32>,
     /// First tokens `[B, H]`, for the pooler.
@@ -62,6 +63,30 @@ pub struct Activations {
     pub head_input: Vec<f32>,
     /// The head's output: `[B, labels]` or `[T, labels]`.
     pub logits: Vec<f32>,
+}
+
+/// The input of the matrix that is being multiplied, quantized.
+#[derive(Debug, Default)]
+pub(super) struct QuantizedInputs {
+    /// Values `[T, H]`, for a matrix in f32 whose input is needed as it is, too.
+    pub(super) values: Vec<f32>,
+    /// Codes `[T, H]`.
+    pub(super) narrow: Codes,
+    /// Codes `[T, I]`.
+    pub(super) wide: Codes,
+}
+
+impl QuantizedInputs {
+    fn resize(&mut self, tokens: usize, config: &Config) {
+        self.values.resize(tokens * config.hidden_size, 0.0);
+        let widths = [config.hidden_size, config.intermediate_size];
+        for (codes, width) in [&mut self.narrow, &mut self.wide].into_iter().zip(widths) {
+            if codes.cols() != width {
+                *codes = Codes::new(width);
+            }
+            codes.resize(tokens);
+        }
+    }
 }
 
 impl Activations {
@@ -91,15 +116,16 @@ impl Activations {
     }
 
     /// Makes room for what quantization adds, or takes it away.
-    pub(super) fn resize_quantized(&mut self, quantized: bool, tokens: usize, hidden: usize) {
-        self.quantized.resize(if quantized { tokens * hidden } else { 0 }, 0.0);
+    pub(super) fn resize_quantized(&mut self, quantized: bool, tokens: usize, config: &Config) {
+        if !quantized {
+            self.quantized = QuantizedInputs::default();
+            self.layers.iter_mut().for_each(|layer| layer.quantized = None);
+            return;
+        }
+        self.quantized.resize(tokens, config);
         for layer in &mut self.layers {
-            if !quantized {
-                layer.quantized = None;
-                continue;
-            }
             let kept = layer.quantized.get_or_insert_default();
-            let noted = if self.keep { tokens * hidden } else { 0 };
+            let noted = if self.keep { tokens * config.hidden_size } else { 0 };
             kept.qkv_passed.resize(3 * noted, 0);
             kept.context_passed.resize(noted, 0);
         }

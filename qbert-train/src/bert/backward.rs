@@ -186,7 +186,8 @@ impl Bert {
         let dropout = self.dropout(mode, Place::Probabilities(layer));
         let rows = (batch.tokens() * self.config.heads) as f64;
         let teacher = teacher.map(|t| (&t.teacher.layers[layer].probabilities[..], (t.attention / rows) as f32));
-        let treatment = attention::Treatment { dropout, quantized: kept.quantized.is_some(), teacher };
+        let quantized = kept.quantized.as_ref().map(|notes| notes.attention);
+        let treatment = attention::Treatment { dropout, quantized, teacher };
         let buffers = attention::BackwardBuffers { probabilities: &kept.probabilities, scratch, d_qkv };
         attention::backward_with(compute, self.heads(), batch, treatment, (&kept.qkv, d_sum), buffers);
         if let Some(notes) = &kept.quantized {

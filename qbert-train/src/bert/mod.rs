@@ -1,13 +1,15 @@
 //! BERT, forward and backward: the operations called in order and in reverse order.
 //!
 //! There is one model. What it computes with is given by the caller as a flat array of weights in the checkpoint's
-//! layout, so that quantization-aware training can hand in quantized weights and get the gradient of the originals.
+//! layout, so that quantization-aware training can hand in quantized weights and get the gradient of the originals. With
+//! quantized activations ([`Integers`]) the forward pass multiplies codes, exactly as integer inference does.
 //!
 //! Shapes in comments use the letters of [`crate::ops`].
 
 mod activations;
 mod backward;
 mod forward;
+mod integers;
 mod quantized;
 mod tangent;
 mod weights;
@@ -18,7 +20,7 @@ use qbert_kernels::{Compute, DropoutKey};
 use qbert_model::{Config, Head, Layout};
 
 pub use activations::{Activations, BackwardBuffers, LayerActivations};
-pub use quantized::{ActivationQuantizer, ActivationTensor, Quantized};
+pub use quantized::{ActivationQuantizer, ActivationTensor, Integers, Quantized, WeightCodes};
 pub use tangent::{HessianPass, Point};
 pub use weights::{LayerSpans, LinearSpan, NormSpan, Spans};
 

@@ -1,14 +1,20 @@
-//! Activation quantization as the model sees it: which tensors there are, and who says how they are quantized.
+//! Quantization as the model sees it: which activation tensors there are, who says how they are quantized, and the codes
+//! of the weights that they are multiplied with.
 //!
 //! Every matrix product of an encoder layer reads 8-bit operands (paper, Tab. 1: activations have 8 bits in every
 //! quantized model), attention's two included. Residuals, LayerNorm, softmax, GELU, pooler and head compute in f32, and
 //! a residual is the value itself, not its quantized copy.
 //!
+//! A matrix whose weights and input are both quantized is multiplied in integers, by the runtime's own kernel; one whose
+//! weights stay in f32 reads the values of its input's codes. So the forward pass is the runtime's to the last bit. The
+//! backward pass knows values only: those of the weights' codes are what it is handed as weights.
+//!
 //! A pass with a quantizer leaves behind what its backward pass needs to know ([`Quantized`]), so that there is one
 //! backward pass for both kinds.
 
+use qbert_kernels::int::WideWeights;
 use qbert_kernels::{Compute, MatRef};
-use qbert_quant::ActivationParams;
+use qbert_quant::{ActivationParams, Matrix};
 
 /// The quantized activation tensors of an encoder layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,11 +84,44 @@ pub trait ActivationQuantizer {
     ) -> ActivationParams;
 }
 
+/// The codes of the encoder's quantized matrices.
+#[derive(Debug, Default)]
+pub struct WeightCodes {
+    layers: Vec<[Option<WideWeights>; MATRICES]>,
+}
+
+const MATRICES: usize = Matrix::ALL.len();
+
+impl WeightCodes {
+    /// The codes of a matrix; `None` where its weights stay in f32.
+    pub fn get(&self, layer: usize, matrix: Matrix) -> Option<&WideWeights> {
+        self.layers.get(layer)?[matrix as usize].as_ref()
+    }
+
+    /// Room for the codes of a matrix; what is in it is whoever's that fills it.
+    pub(crate) fn room(&mut self, layer: usize, matrix: Matrix) -> &mut Option<WideWeights> {
+        if self.layers.len() <= layer {
+            self.layers.resize_with(layer + 1, Default::default);
+        }
+        &mut self.layers[layer][matrix as usize]
+    }
+}
+
+/// What a forward pass with quantized activations is given besides the weights' values.
+pub struct Integers<'a> {
+    /// Says how activations are quantized.
+    pub activations: &'a mut dyn ActivationQuantizer,
+    /// The codes whose values the pass has as its weights.
+    pub weights: &'a WeightCodes,
+}
+
 /// What the backward pass of a quantized layer needs, beyond what it keeps anyway.
 #[derive(Debug, Clone)]
 pub struct Quantized {
     /// How the layer's input was quantized.
     pub input: ActivationParams,
+    /// How query, key and value were quantized.
+    pub attention: [ActivationParams; 3],
     /// How the first LayerNorm's output was quantized.
     pub middle: ActivationParams,
     /// Which queries, keys and values the clamp left alone `[T, 3H]`; empty in evaluation.
@@ -93,7 +132,7 @@ pub struct Quantized {
 
 impl Default for Quantized {
     fn default() -> Self {
-        let (input, middle) = (ActivationParams::ZERO, ActivationParams::ZERO);
-        Self { input, middle, qkv_passed: Vec::new(), context_passed: Vec::new() }
+        let zero = ActivationParams::ZERO;
+        Self { input: zero, attention: [zero; 3], middle: zero, qkv_passed: Vec::new(), context_passed: Vec::new() }
     }
 }

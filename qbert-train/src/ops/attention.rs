@@ -4,6 +4,11 @@
 //! A sequence is one task: it reads and writes its own rows only. Probabilities are kept for the backward pass (before
 //! dropout), `N·n²` of them per sequence, head after head.
 //!
+//! Where queries, keys and values are quantized ([`Treatment::quantized`]), the forward pass computes as integer inference
+//! does: both products sum whole numbers of steps, and the steps' sizes are multiplied in once, where the runtime does it.
+//! Such sums are exact in f32 below 2^24, whatever their order: those of the scores, at most `255²·D`, for heads up to 258
+//! wide, those of the context always.
+//!
 //! The paper writes `√d` for the model's width in the denominator; BERT divides by `√D`, the width of a head.
 
 mod tangent;
@@ -56,14 +61,16 @@ impl Heads {
     }
 }
 
-/// What happens to the probabilities on their way to the values: first 8 bits each, then dropout.
+/// What happens between query and context besides attention itself: quantization, then dropout of the probabilities.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Treatment<'a> {
     /// Which are dropped.
     pub dropout: Option<Dropout>,
-    /// Whether they are rounded to 8 bits ([`ActivationParams::PROBABILITIES`]). All of them lie in the range, so the
-    /// straight-through gradient of this is 1 everywhere.
-    pub quantized: bool,
+    /// How query, key and value were quantized, where they were. The forward pass is then given them in steps
+    /// ([`super::quantize::steps_in_place`]), the backward pass as values; and probabilities are rounded to 8 bits
+    /// ([`ActivationParams::PROBABILITIES`]). All of them lie in the range, so the straight-through gradient of this is 1
+    /// everywhere.
+    pub quantized: Option<[ActivationParams; 3]>,
     /// A teacher's probabilities of the same batch, and the weight of each row's divergence from them in the loss
     /// ([`super::distill`]); only the backward pass looks at it.
     pub teacher: Option<(&'a [f32], f32)>,
@@ -89,7 +96,7 @@ pub fn forward(
     forward_with(compute, heads, batch, Treatment { dropout, ..Treatment::default() }, qkv, buffers);
 }
 
-/// [`forward`] with quantized probabilities where the treatment says so. Those kept are as the softmax left them.
+/// [`forward`] in steps where the treatment says so. Probabilities are kept as the softmax left them.
 pub fn forward_with(
     compute: &Compute,
     heads: Heads,
@@ -143,23 +150,47 @@ fn forward_sequence(
     for (head, probabilities) in task.probabilities.chunks_exact_mut(square).enumerate() {
         let [query, key, value] = heads.parts(rows, head);
         kernels.gemm_nt(query, key, Start::ZERO, MatMut::new(probabilities, length, length));
-        kernels.softmax(probabilities, length, heads.scale());
+        kernels.softmax(probabilities, length, treatment.score_scale(heads));
         let offset = task.first_probability + head * square;
-        let kept = treatment.apply(kernels, probabilities, task.scratch, offset);
+        let kept = treatment.apply(kernels, probabilities, (&mut *task.scratch, offset), |values| {
+            for value in values {
+                *value = ActivationParams::PROBABILITIES.steps(*value);
+            }
+        });
         let columns = head * heads.width..(head + 1) * heads.width;
         kernels.gemm_nn(MatRef::new(kept, length, length), value, Start::ZERO, context.block(0..length, columns));
+    }
+    if let Some([_, _, value]) = treatment.quantized {
+        kernels.scale(value.step() / 255.0, task.context);
     }
 }
 
 impl Treatment<'_> {
-    /// The treated probabilities: themselves, or a copy in `scratch`.
-    fn apply<'a>(self, kernels: Kernels, probabilities: &'a [f32], scratch: &'a mut [f32], offset: usize) -> &'a [f32] {
-        if self.dropout.is_none() && !self.quantized {
+    /// What scores are multiplied by. Steps may be as small or large as floats go; their product stays a number.
+    fn score_scale(self, heads: Heads) -> f32 {
+        match self.quantized {
+            None => heads.scale(),
+            Some([query, key, _]) => {
+                (query.step() * key.step() / (heads.width as f32).sqrt()).clamp(f32::MIN_POSITIVE, f32::MAX)
+            }
+        }
+    }
+
+    /// The treated probabilities: themselves, or a copy in `scratch`, which begins at `offset` of the whole and is
+    /// quantized by `quantize` where anything is.
+    fn apply<'a>(
+        self,
+        kernels: Kernels,
+        probabilities: &'a [f32],
+        (scratch, offset): (&'a mut [f32], usize),
+        quantize: impl Fn(&mut [f32]),
+    ) -> &'a [f32] {
+        if self.dropout.is_none() && self.quantized.is_none() {
             return probabilities;
         }
         scratch.copy_from_slice(probabilities);
-        if self.quantized {
-            ActivationParams::PROBABILITIES.fake_quantize(scratch);
+        if self.quantized.is_some() {
+            quantize(scratch);
         }
         if let Some(dropout) = self.dropout {
             dropout.apply_part(kernels, scratch, offset);
@@ -249,7 +280,8 @@ fn backward_sequence(
         let columns = head * heads.width..(head + 1) * heads.width;
         let part = |third: usize| third * hidden + columns.start..third * hidden + columns.end;
         let d_context = d_context.block(0..length, columns.clone());
-        let kept = treatment.apply(kernels, own, masked, offset);
+        let quantize = |values: &mut [f32]| ActivationParams::PROBABILITIES.fake_quantize(values);
+        let kept = treatment.apply(kernels, own, (&mut *masked, offset), quantize);
         kernels.gemm_tn(MatRef::new(kept, length, length), d_context, Start::ZERO, d_rows.block(0..length, part(2)));
         kernels.gemm_nt(d_context, value, Start::ZERO, MatMut::new(d_scores, length, length));
         if let Some(dropout) = treatment.dropout {

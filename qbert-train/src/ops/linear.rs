@@ -1,5 +1,6 @@
-//! A linear layer: `Y = X·Wᵀ + b`.
+//! A linear layer: `Y = X·Wᵀ + b`, in f32 or, with quantized weights and input, in integers.
 
+use qbert_kernels::int::{LinearInput, LinearLayer, LinearOutput, WideWeights};
 use qbert_kernels::{Compute, MatMut, MatRef, Start};
 
 use super::Dual;
@@ -25,6 +26,13 @@ impl<'a> Linear<'a> {
     fn matrix(&self) -> MatRef<'a> {
         MatRef::new(self.weight, self.outputs(), self.inputs())
     }
+
+    /// The layer of some of the outputs.
+    #[must_use]
+    pub fn rows(&self, outputs: std::ops::Range<usize>) -> Self {
+        let inputs = self.inputs();
+        Self { weight: &self.weight[outputs.start * inputs..outputs.end * inputs], bias: &self.bias[outputs] }
+    }
 }
 
 /// Where the gradients of weight and bias are added.
@@ -39,8 +47,20 @@ pub struct LinearGradients<'a> {
 /// `y = x·Wᵀ + b`; `x` is `[T, inputs]`, `y` `[T, outputs]`.
 pub fn forward(compute: &Compute, linear: Linear<'_>, x: &[f32], y: &mut [f32]) {
     let rows = x.len() / linear.inputs();
-    let (x, y) = (MatRef::new(x, rows, linear.inputs()), MatMut::new(y, rows, linear.outputs()));
+    forward_block(compute, linear, x, MatMut::new(y, rows, linear.outputs()));
+}
+
+/// [`forward`] into columns of a wider matrix.
+pub fn forward_block(compute: &Compute, linear: Linear<'_>, x: &[f32], y: MatMut<'_>) {
+    let x = MatRef::new(x, y.rows(), linear.inputs());
     compute.gemm_nt(x, linear.matrix(), Start::Bias(linear.bias), y);
+}
+
+/// The same from codes, by the kernel of the integer runtime: the sums are exact, and every rounding after them is the
+/// runtime's. The derivatives are those of the values that the codes stand for, below.
+pub fn forward_codes(compute: &Compute, weights: &WideWeights, x: LinearInput<'_>, y: MatMut<'_>) {
+    let layer = LinearLayer { weights: weights.weights(), params: weights.params(), output: LinearOutput::Float(y) };
+    compute.linear(x, [layer]);
 }
 
 /// `dx = dy·W`, added to what is there with [`Start::ACCUMULATE`] (a residual's gradient).

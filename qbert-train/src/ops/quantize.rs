@@ -35,14 +35,55 @@ struct Rows<'a> {
     passed: &'a mut [u8],
 }
 
-/// `x ← Q(x)` for rows of `width` values that are parts of equal width, each with params of its own (query, key and
-/// value lie side by side). `passed` gets a 1 for every value the clamp left alone; it is empty where nobody asks.
+/// `x ← Q(x)` for rows of `width` values that are parts of equal width, each with params of its own. `passed` gets a 1 for
+/// every value the clamp left alone; it is empty where nobody asks.
 pub fn forward_in_place<const PARTS: usize>(
     compute: &Compute,
     params: [ActivationParams; PARTS],
     width: usize,
     x: &mut [f32],
     passed: &mut [u8],
+) {
+    rows_in_place(compute, params, width, (x, passed), ActivationParams::fake_quantize);
+}
+
+/// The same up to the step: `x ← code(x) − z`, whole numbers, whose products have exact sums. [`steps_to_values`] does the
+/// rest.
+pub fn steps_in_place<const PARTS: usize>(
+    compute: &Compute,
+    params: [ActivationParams; PARTS],
+    width: usize,
+    x: &mut [f32],
+    passed: &mut [u8],
+) {
+    rows_in_place(compute, params, width, (x, passed), |params, values| {
+        for value in values {
+            *value = params.steps(*value);
+        }
+    });
+}
+
+/// `Δ·(code − z)` of what [`steps_in_place`] left.
+pub fn steps_to_values<const PARTS: usize>(
+    compute: &Compute,
+    params: [ActivationParams; PARTS],
+    width: usize,
+    x: &mut [f32],
+) {
+    rows_in_place(compute, params, width, (x, &mut []), |params, values| {
+        for value in values {
+            *value *= params.step();
+        }
+    });
+}
+
+/// Calls `quantize` for every part of every row, after noting what passes.
+fn rows_in_place<const PARTS: usize>(
+    compute: &Compute,
+    params: [ActivationParams; PARTS],
+    width: usize,
+    (x, passed): (&mut [f32], &mut [u8]),
+    quantize: impl Fn(&ActivationParams, &mut [f32]) + Sync,
 ) {
     let length = ROW_CHUNK * width;
     let mut masks = passed.chunks_mut(length);
@@ -64,13 +105,13 @@ pub fn forward_in_place<const PARTS: usize>(
         }
         for values in values.chunks_exact_mut(width) {
             for (params, values) in params.iter().zip(values.chunks_exact_mut(part)) {
-                params.fake_quantize(values);
+                quantize(params, values);
             }
         }
     });
 }
 
-/// Sets to zero the gradients of what did not pass in [`forward_in_place`].
+/// Sets to zero the gradients of what did not pass in [`forward_in_place`] or [`steps_in_place`].
 pub fn backward_passed(compute: &Compute, passed: &[u8], d: &mut [f32]) {
     compute.threads().for_each_chunk([d], [CHUNK], |chunk, [d]| {
         let passed = &passed[chunk * CHUNK..chunk * CHUNK + d.len()];
@@ -92,4 +133,35 @@ pub fn forward_with_slope(compute: &Compute, params: ActivationParams, x: &mut [
             *x = params.round_trip(*x);
         }
     });
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
+mod tests {
+    use super::*;
+    use qbert_quant::Range;
+
+    #[test]
+    fn steps_are_whole_numbers_and_their_values_those_of_the_codes() {
+        let compute = Compute::detect(2).unwrap();
+        let mut values = vec![0.0; 3 * 7 * 150];
+        crate::random::Stream::new(1, "test", 0).fill_normal(&mut values, 1.0);
+        let params = [(-1.0, 2.0), (0.0, 0.7), (-3.0, 0.0)]
+            .map(|(low, high)| ActivationParams::from_range(Range::new(low, high).unwrap()));
+        let (mut expected, mut passed) = (values.clone(), vec![0; values.len()]);
+        forward_in_place(&compute, params, 21, &mut expected, &mut passed);
+        let (mut found, mut noted) = (values.clone(), vec![0; values.len()]);
+        steps_in_place(&compute, params, 21, &mut found, &mut noted);
+        assert_eq!(noted, passed);
+        assert!(passed.contains(&0) && passed.contains(&1));
+        for (index, (&steps, &value)) in found.iter().zip(&values).enumerate() {
+            let params = params[index % 21 / 7];
+            assert_eq!(steps + f32::from(params.zero_point()), f32::from(params.code(value)));
+        }
+        steps_to_values(&compute, params, 21, &mut found);
+        assert!(found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()));
+        // Quantizing twice is quantizing once: codes may be made of values.
+        forward_in_place(&compute, params, 21, &mut found, &mut []);
+        assert!(found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()));
+    }
 }

@@ -55,7 +55,10 @@ pub fn write(directory: &Path, quantization: &Quantization) -> Result<()> {
         })
         .collect();
     let tensors = sites.iter().map(|(name, shape, values)| (name, FloatTensor { shape, values }));
-    atomic::write_tensors(&directory.join(RANGES), tensors, HashMap::new())?;
+    // A file with neither tensors nor metadata would be one that safetensors cannot read again.
+    let none = || HashMap::from([("sites".to_owned(), "none".to_owned())]);
+    let metadata = if sites.is_empty() { none() } else { HashMap::new() };
+    atomic::write_tensors(&directory.join(RANGES), tensors, metadata)?;
     Ok(())
 }
 

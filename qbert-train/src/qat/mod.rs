@@ -1,10 +1,10 @@
 //! Quantization-aware fine-tuning (paper, §3.1–3.3): f32 masters, quantized copies in every pass, straight-through
 //! gradients back to the masters.
 //!
-//! The model itself is [`crate::bert`], told nothing of plans: it is handed quantized weights and somebody to ask about
-//! activations. [`weights`] makes those weights from the masters, [`activations`] learns the ranges of activations, and
-//! [`Quantization`] holds both together with the plan. What is trained is what integer inference computes: the
-//! arithmetic is `qbert-quant`'s throughout, to the bit.
+//! The model itself is [`crate::bert`], told nothing of plans: it is handed quantized weights (values, and codes where
+//! activations are quantized too) and somebody to ask about activations. [`weights`] makes those weights from the masters,
+//! [`activations`] learns the ranges of activations, and [`Quantization`] holds both together with the plan. What is
+//! trained is what integer inference computes, to the last bit: the forward pass multiplies codes with the same kernels.
 //!
 //! [`method`] lists the methods of the paper by name, [`distill`] is what later work adds, [`student`] is what the
 //! trainer calls, [`files`] says what a quantized checkpoint is on disk, [`run`] goes from files to files.
@@ -23,7 +23,7 @@ use qbert_model::{Config, Layout};
 use qbert_quant::{Plan, Precision};
 
 use crate::batch::Batch;
-use crate::bert::{Activations, Bert, Mode, Pass};
+use crate::bert::{ActivationQuantizer, Activations, Bert, Integers, Mode, Pass, WeightCodes};
 use crate::error::{Error, Result};
 use activations::{ActivationRanges, RangeLearner};
 use weights::{UsedRows, WeightQuantizer};
@@ -42,6 +42,8 @@ pub struct Quantization {
     /// The weights that passes compute with, in the layout of the masters. Rows of embedding tables are current only
     /// where the batches of the step use them.
     copy: Vec<f32>,
+    /// The codes of the same weights; empty where activations stay in f32, and nothing could be multiplied with them.
+    codes: WeightCodes,
 }
 
 impl Quantization {
@@ -61,7 +63,7 @@ impl Quantization {
                 return Err(Error::Setting { name: "[activation] bits", value: width.to_string(), rule });
             }
         };
-        Ok(Self { plan, weights, activations, copy: vec![0.0; layout.len()] })
+        Ok(Self { plan, weights, activations, copy: vec![0.0; layout.len()], codes: WeightCodes::default() })
     }
 
     /// The plan.
@@ -100,7 +102,7 @@ impl Quantization {
     /// A weight that is NaN, infinite or absurdly large; the error names the site.
     pub fn fit(&mut self, compute: &Compute, masters: &[f32]) -> Result<()> {
         self.weights.fit(compute, masters)?;
-        self.weights.quantize(compute, masters, None, &mut self.copy)
+        self.quantize(compute, masters, None)
     }
 
     /// Before an optimizer step: brings ranges up to date and quantizes what the batches use.
@@ -109,7 +111,7 @@ impl Quantization {
     /// As [`Quantization::fit`].
     pub fn before_step(&mut self, compute: &Compute, masters: &[f32], step: usize, used: &UsedRows) -> Result<()> {
         self.weights.follow(compute, masters, step)?;
-        self.weights.quantize(compute, masters, Some(used), &mut self.copy)
+        self.quantize(compute, masters, Some(used))
     }
 
     /// Before an evaluation: brings every range up to date and quantizes all weights.
@@ -118,10 +120,22 @@ impl Quantization {
     /// As [`Quantization::fit`].
     pub fn before_evaluation(&mut self, compute: &Compute, masters: &[f32]) -> Result<()> {
         self.weights.refine(compute, masters)?;
-        self.weights.quantize(compute, masters, None, &mut self.copy)
+        self.quantize(compute, masters, None)
     }
 
-    /// The weights to compute with, as the last call of the above left them.
+    /// Quantizes the weights with the ranges as they are: all of them, or of the embedding tables only the rows in use.
+    ///
+    /// # Errors
+    /// As [`Quantization::fit`].
+    pub fn quantize(&mut self, compute: &Compute, masters: &[f32], used: Option<&UsedRows>) -> Result<()> {
+        self.weights.quantize(compute, masters, used, &mut self.copy)?;
+        match self.activations {
+            Some(_) => self.weights.encode(compute, masters, &mut self.codes),
+            None => Ok(()),
+        }
+    }
+
+    /// The values of the weights to compute with, as the last call of the above left them.
     pub fn quantized(&self) -> &[f32] {
         &self.copy
     }
@@ -136,11 +150,23 @@ impl Quantization {
         match &mut self.activations {
             None => bert.forward_with(pass, None, activations),
             Some(learner) => {
-                bert.forward_with(pass, Some(learner), activations);
+                bert.forward_with(pass, Some(Integers { activations: learner, weights: &self.codes }), activations);
                 learner.check()?;
             }
         }
         Ok(())
+    }
+
+    /// The same with the ranges as they are, which nothing changes: what the quantized model answers.
+    pub fn answer(&self, bert: &Bert, pass: QuantizedPass<'_>, activations: &mut Activations) {
+        let QuantizedPass { compute, batch, mode } = pass;
+        let pass = Pass { compute, weights: &self.copy, batch, mode };
+        let mut ranges = self.ranges();
+        let integers = ranges.as_mut().map(|ranges| {
+            let ranges: &mut dyn ActivationQuantizer = ranges;
+            Integers { activations: ranges, weights: &self.codes }
+        });
+        bert.forward_with(pass, integers, activations);
     }
 
     /// Learns the ranges of activations from batches, without dropout; nothing where activations stay in f32.
@@ -197,4 +223,32 @@ pub struct QuantizedPass<'a> {
     pub batch: &'a Batch,
     /// Training or evaluation.
     pub mode: Mode,
+}
+
+/// The weights of a model that is only asked.
+#[derive(Debug, Clone, Copy)]
+pub enum ModelWeights<'a> {
+    /// In f32.
+    Full(&'a [f32]),
+    /// Quantized, with the activations if the plan says so.
+    Quantized(&'a Quantization),
+}
+
+impl<'a> ModelWeights<'a> {
+    /// Every weight's value.
+    pub fn values(self) -> &'a [f32] {
+        match self {
+            Self::Full(values) => values,
+            Self::Quantized(own) => own.quantized(),
+        }
+    }
+
+    /// A forward pass without dropout that changes nothing.
+    pub fn answer(self, bert: &Bert, (compute, batch): (&Compute, &Batch), activations: &mut Activations) {
+        let mode = Mode::Evaluate;
+        match self {
+            Self::Full(weights) => bert.forward(compute, weights, batch, mode, activations),
+            Self::Quantized(own) => own.answer(bert, QuantizedPass { compute, batch, mode }, activations),
+        }
+    }
 }

@@ -13,6 +13,7 @@
 
 use std::ops::Range as Span;
 
+use qbert_kernels::int::{Neurons, WideWeights};
 use qbert_kernels::{CHUNK, Compute};
 use qbert_model::{Config, Layout};
 use qbert_quant::{
@@ -22,6 +23,7 @@ use qbert_quant::{
 use super::compensate::Rounded;
 use super::map;
 use crate::batch::Batch;
+use crate::bert::WeightCodes;
 use crate::error::Result;
 
 type QuantResult<T> = std::result::Result<T, QuantError>;
@@ -58,6 +60,8 @@ struct SiteQuantizer {
     site: Site,
     /// Its place among the weights.
     span: Span<usize>,
+    /// That of its bias; empty for embedding tables, which have none.
+    bias: Span<usize>,
     planned: SitePlan,
     layout: qbert_quant::Layout,
     bits: BitWidth,
@@ -114,7 +118,8 @@ impl WeightQuantizer {
             end = span.end;
             match (planned.bits.width(), table_of(site)) {
                 (Some(bits), _) => {
-                    let quantizer = SiteQuantizer::new(site, span, width, (planned, bits), config.heads);
+                    let spans = (span, bias_of(site, layout)?);
+                    let quantizer = SiteQuantizer::new(site, spans, width, (planned, bits), config.heads);
                     parts.push(Part::Site(sites.len()));
                     sites.push(quantizer.map_err(|error| at_site(site, error))?);
                 }
@@ -278,6 +283,33 @@ impl WeightQuantizer {
         Ok(())
     }
 
+    /// Writes the codes of the encoder's matrices, whose values are [`WeightQuantizer::quantize`]'s, with their biases.
+    ///
+    /// # Errors
+    /// As there; a matrix with more inputs than integer sums have room for.
+    pub fn encode(&self, compute: &Compute, masters: &[f32], codes: &mut WeightCodes) -> Result<()> {
+        for own in &self.sites {
+            let Site::Layer(layer, matrix) = own.site else { continue };
+            let (neurons, inputs) = (own.layout.rows(), own.layout.cols());
+            let room = codes.room(layer, matrix);
+            let target = match room {
+                Some(target) => target,
+                None => {
+                    let made = WideWeights::new(neurons, inputs);
+                    room.insert(made.map_err(|source| crate::Error::Integers { site: own.site, source })?)
+                }
+            };
+            let (steps, lows) = (own.params.neuron_steps(), own.params.neuron_lows());
+            let numbers = Neurons { steps, lows, biases: &masters[own.bias.clone()] };
+            let values = &masters[own.span.clone()];
+            let written = target.write(compute, numbers, |rows, codes| {
+                own.params.quantize_rows(rows.clone(), &values[rows.start * inputs..rows.end * inputs], codes)
+            });
+            written.map_err(|error| at_site(own.site, error))?;
+        }
+        Ok(())
+    }
+
     /// Sets to zero the gradients of the weights that the clamp moved; of the embedding tables, in the rows that are
     /// used, since the others have no gradient.
     pub fn straight_through(&self, compute: &Compute, masters: &[f32], used: &UsedRows, gradients: &mut [f32]) {
@@ -369,7 +401,7 @@ enum Turn {
 impl SiteQuantizer {
     fn new(
         site: Site,
-        span: Span<usize>,
+        (span, bias): (Span<usize>, Span<usize>),
         width: usize,
         (planned, bits): (&SitePlan, BitWidth),
         heads: usize,
@@ -378,7 +410,7 @@ impl SiteQuantizer {
         let layout = qbert_quant::Layout::resolve(span.len() / width, width, axis, planned.groups, heads)?;
         let nothing = Range::new(0.0, 0.0)?;
         let params = QuantParams::from_ranges(layout, bits, vec![nothing; layout.groups().count()])?;
-        Ok(Self { site, span, planned: *planned, layout, bits, params })
+        Ok(Self { site, span, bias, planned: *planned, layout, bits, params })
     }
 
     fn turn(&self) -> Turn {
@@ -432,6 +464,19 @@ fn column_extremes(values: &[f32], width: usize) -> (Vec<f32>, Vec<f32>, bool) {
         }
     }
     (low, high, good)
+}
+
+/// Where the bias of a matrix lies; nowhere for an embedding table.
+fn bias_of(site: Site, layout: &Layout) -> Result<Span<usize>> {
+    if table_of(site).is_some() {
+        return Ok(0..0);
+    }
+    let weight = qbert_model::site_tensor(site);
+    let name = format!("{}.bias", weight.strip_suffix(".weight").unwrap_or(&weight));
+    match layout.get(&name) {
+        Some(parameter) => Ok(parameter.span.clone()),
+        None => Err(crate::Error::NoParameter { name }),
+    }
 }
 
 /// The number of an embedding table.

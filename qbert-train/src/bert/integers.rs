@@ -1,0 +1,138 @@
+//! The products of an encoder layer whose activations are quantized: the forward pass as integer inference computes it.
+//!
+//! ```text
+//! hidden ─codes─ W_q,W_k,W_v ─► f32 ─steps─► attention ─► f32 ─codes─ W_o ─► f32     middle ─codes─ W_1 ─► f32 …
+//! ```
+//!
+//! Every matrix with quantized weights goes through the runtime's own kernel (`qbert_kernels::int`), so its results have
+//! the runtime's bits by construction, for every width and size. What training needs and inference does not is the f32
+//! result before it is quantized: ranges are learned from it, and the clamp's mask comes from it. What stays behind for
+//! the backward pass are values, `Δ·(code − z)`, as everywhere.
+
+use qbert_kernels::int::{LinearInput, Quantizer};
+use qbert_kernels::{Compute, MatMut, MatRef};
+use qbert_quant::{ActivationParams, Matrix};
+
+use super::activations::QuantizedInputs;
+use super::quantized::{ActivationQuantizer, ActivationTensor as Tensor, Quantized, WeightCodes};
+use crate::ops::linear::{self, Linear};
+use crate::ops::quantize;
+
+/// A layer with quantized activations: asks how they are quantized, and multiplies with them.
+pub(super) struct LayerIntegers<'a> {
+    pub(super) source: &'a mut dyn ActivationQuantizer,
+    pub(super) weights: &'a WeightCodes,
+    pub(super) buffers: &'a mut QuantizedInputs,
+    /// What the backward pass is told.
+    pub(super) notes: &'a mut Quantized,
+    pub(super) compute: &'a Compute,
+    pub(super) layer: usize,
+    pub(super) tokens: usize,
+}
+
+/// A tensor that matrices read.
+#[derive(Clone, Copy)]
+struct Operand<'a> {
+    /// As it is, or its quantized values: the codes are the same.
+    values: &'a [f32],
+    params: ActivationParams,
+    /// Whether the values are quantized.
+    quantized: bool,
+}
+
+impl LayerIntegers<'_> {
+    fn params(&mut self, tensor: Tensor, values: &[f32]) -> ActivationParams {
+        let values = MatRef::new(values, self.tokens, values.len() / self.tokens);
+        self.source.params(self.compute, self.layer, tensor, values)
+    }
+
+    /// How tensors that lie side by side in the columns of `values` are quantized.
+    fn params_of_parts<const N: usize>(&mut self, tensors: [Tensor; N], values: &[f32]) -> [ActivationParams; N] {
+        let width = values.len() / self.tokens;
+        let (whole, part) = (MatRef::new(values, self.tokens, width), width / N);
+        let mut index = 0;
+        tensors.map(|tensor| {
+            let columns = whole.block(0..self.tokens, index * part..(index + 1) * part);
+            index += 1;
+            self.source.params(self.compute, self.layer, tensor, columns)
+        })
+    }
+
+    /// `y = x·Wᵀ + b` of matrices that lie one below the other in `linear`: those with codes in integers, the others in
+    /// f32 on the values of the input's codes.
+    fn multiply<const N: usize>(
+        &mut self,
+        matrices: [Matrix; N],
+        operand: Operand<'_>,
+        linear: Linear<'_>,
+        y: &mut [f32],
+    ) {
+        let Self { weights, buffers, compute, layer, tokens, .. } = self;
+        let Operand { values, params, quantized } = operand;
+        let QuantizedInputs { values: copy, narrow, wide } = &mut **buffers;
+        let codes = if values.len() == narrow.cols() * *tokens { narrow } else { wide };
+        let own = matrices.map(|matrix| weights.get(*layer, matrix));
+        let quantizer = Quantizer::new(params.step(), params.zero_point());
+        if own.iter().any(Option::is_some) {
+            compute.quantize(values, codes, quantizer);
+        }
+        let values = if !quantized && own.iter().any(Option::is_none) {
+            quantize::forward(compute, params, values, copy);
+            &copy[..]
+        } else {
+            values
+        };
+        let part = linear.bias.len() / N;
+        let mut y = MatMut::new(y, *tokens, N * part);
+        for (index, own) in own.into_iter().enumerate() {
+            let outputs = index * part..(index + 1) * part;
+            let target = y.block(0..*tokens, outputs.clone());
+            match own {
+                Some(own) => linear::forward_codes(compute, own, LinearInput { codes, quantizer }, target),
+                None => linear::forward_block(compute, linear.rows(outputs), values, target),
+            }
+        }
+    }
+
+    /// From the layer's input to query, key and value, in steps.
+    pub(super) fn attention_inputs(
+        &mut self,
+        input: &[f32],
+        linear: Linear<'_>,
+        qkv: &mut [f32],
+    ) -> [ActivationParams; 3] {
+        let params = self.params(Tensor::Input, input);
+        self.notes.input = params;
+        let operand = Operand { values: input, params, quantized: false };
+        self.multiply([Matrix::Query, Matrix::Key, Matrix::Value], operand, linear, qkv);
+        let params = self.params_of_parts([Tensor::Query, Tensor::Key, Tensor::Value], qkv);
+        self.notes.attention = params;
+        let width = qkv.len() / self.tokens;
+        quantize::steps_in_place(self.compute, params, width, qkv, &mut self.notes.qkv_passed);
+        params
+    }
+
+    /// From attention's result, quantized here in place, through its projection. Query, key and value become values.
+    pub(super) fn attention_output(&mut self, qkv: &mut [f32], context: &mut [f32], linear: Linear<'_>, y: &mut [f32]) {
+        let compute = self.compute;
+        quantize::steps_to_values(compute, self.notes.attention, qkv.len() / self.tokens, qkv);
+        let params = self.params(Tensor::Context, context);
+        let width = context.len() / self.tokens;
+        quantize::forward_in_place(compute, [params], width, context, &mut self.notes.context_passed);
+        self.multiply([Matrix::AttentionOutput], Operand { values: context, params, quantized: true }, linear, y);
+    }
+
+    /// The first feed-forward matrix.
+    pub(super) fn intermediate(&mut self, middle: &[f32], linear: Linear<'_>, y: &mut [f32]) {
+        let params = self.params(Tensor::Middle, middle);
+        self.notes.middle = params;
+        self.multiply([Matrix::Intermediate], Operand { values: middle, params, quantized: false }, linear, y);
+    }
+
+    /// The second feed-forward matrix, after GELU's output is quantized in place.
+    pub(super) fn output(&mut self, (inner, slope): (&mut [f32], &mut [f32]), linear: Linear<'_>, y: &mut [f32]) {
+        let params = self.params(Tensor::Inner, inner);
+        quantize::forward_with_slope(self.compute, params, inner, slope);
+        self.multiply([Matrix::Output], Operand { values: inner, params, quantized: true }, linear, y);
+    }
+}
