@@ -350,3 +350,49 @@ fn what_cannot_be_quantized_is_refused_by_name() {
     let error = quantization.forward(&model.bert, pass, &mut Activations::for_evaluation()).unwrap_err();
     assert!(matches!(&error, Error::Activation { name, .. } if name == "layer.1.key"), "{error}");
 }
+
+/// The mean square of what quantization changes in the last hidden state.
+fn change(model: &Model, quantization: &Quantization, machine: &Compute) -> f64 {
+    let (mut own, mut full) = (Activations::for_evaluation(), Activations::for_evaluation());
+    let pass = QuantizedPass { compute: machine, batch: &model.batch, mode: Mode::Evaluate };
+    quantization.answer(&model.bert, pass, &mut own);
+    model.bert.forward(machine, model.masters.values(), &model.batch, Mode::Evaluate, &mut full);
+    let last = |of: &Activations| of.hidden[of.hidden_index(model.bert.config().layers)].clone();
+    let (own, full) = (last(&own), last(&full));
+    own.iter().zip(&full).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>() / own.len() as f64
+}
+
+#[test]
+fn compensated_weights_lie_on_their_grids_and_change_less() {
+    let model = Model::tiny("sequence");
+    let plan = Plan::uniform(model.bert.config().layers, bits(2), GroupSpec::Count(4), RangeMethod::Mse);
+    let mut results = Vec::new();
+    for threads in [1, 3] {
+        let machine = Compute::detect(threads).unwrap();
+        let mut quantization = model.quantization(&plan);
+        quantization.fit(&machine, model.masters.values()).unwrap();
+        let batches = [model.batch.clone()];
+        quantization.calibrate(&model.bert, &machine, batches.iter().cloned().map(Ok)).unwrap();
+        let nearest = change(&model, &quantization, &machine);
+        let mut masters = model.masters.values().to_vec();
+        quantization.compensate(&model.bert, &machine, &mut masters, &batches).unwrap();
+        let compensated = change(&model, &quantization, &machine);
+        assert!(compensated < 0.7 * nearest, "{compensated} {nearest}");
+        for site in Site::all(plan.layers().len()) {
+            let span = model.bert.layout().site(site).unwrap().span.clone();
+            if site.layer().is_some() {
+                assert_eq!(quantization.quantized()[span.clone()], masters[span], "{site}");
+            } else {
+                assert_eq!(model.masters.values()[span.clone()], masters[span], "tables are left alone");
+            }
+        }
+        // Ranges that fit already stay.
+        let ranges = quantization.weights().flat_ranges();
+        quantization.before_evaluation(&machine, &masters).unwrap();
+        let again = quantization.weights().flat_ranges();
+        let apart = ranges.iter().zip(&again).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(apart < 1e-4, "{apart}");
+        results.push((masters, ranges));
+    }
+    assert!(results[0] == results[1], "threads made a difference");
+}

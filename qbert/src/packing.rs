@@ -30,9 +30,10 @@ const GROUPS: usize = 128;
 /// What activation ranges are learned from.
 #[derive(Debug, Clone, Copy)]
 pub enum Calibration<'a> {
-    /// Batches of this many sequences, this many at the most, in the order of the data.
+    /// Batches of this many sequences, this many at the most, in the order of the data. Weights are rounded to suit them
+    /// ([`qbert_quant::compensate`]).
     Data(&'a Features, usize, usize),
-    /// These batches.
+    /// These batches, with every weight rounded to its nearest code: for benchmarks on random weights.
     Batches(&'a [Batch]),
 }
 
@@ -75,7 +76,7 @@ impl Packing {
     /// A plan for another model; one that quantizes activations, without data to learn their ranges from.
     pub fn by_plan(directory: &Path, plan: Plan, data: Option<Calibration<'_>>, compute: &Compute) -> Result<Self> {
         let checkpoint = Checkpoint::open(directory)?;
-        let parameters = checkpoint.load()?;
+        let mut parameters = checkpoint.load()?;
         let mut quantization = Quantization::new(plan, checkpoint.config(), parameters.layout())?;
         quantization.fit(compute, parameters.values())?;
         if quantization.activations().is_some() {
@@ -85,13 +86,14 @@ impl Packing {
                 Error::new(ErrorKind::BadInput, message, hint.to_owned())
             })?;
             let bert = Bert::new(checkpoint.config(), parameters.layout().clone())?;
-            match data {
-                Calibration::Data(features, size, most) => {
-                    quantization.calibrate(&bert, compute, features.first_batches(size, most))?;
-                }
-                Calibration::Batches(batches) => {
-                    quantization.calibrate(&bert, compute, batches.iter().cloned().map(Ok))?;
-                }
+            let batches: qbert_train::Result<Vec<Batch>> = match data {
+                Calibration::Data(features, size, most) => features.first_batches(size, most).collect(),
+                Calibration::Batches(batches) => Ok(batches.to_vec()),
+            };
+            let batches = batches?;
+            quantization.calibrate(&bert, compute, batches.iter().cloned().map(Ok))?;
+            if matches!(data, Calibration::Data(..)) {
+                quantization.compensate(&bert, compute, parameters.values_mut(), &batches)?;
             }
         }
         Self::new(&checkpoint, parameters, &quantization)

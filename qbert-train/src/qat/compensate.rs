@@ -14,7 +14,9 @@ use qbert_quant::{ActivationParams, Error as QuantError, InputMoments, Matrix, Q
 use super::activations::ActivationRanges;
 use super::map;
 use crate::batch::Batch;
-use crate::bert::{ActivationQuantizer, ActivationTensor, Activations, Bert, Mode, Pass};
+use crate::bert::{
+    ActivationQuantizer, ActivationTensor, Activations, Bert, Integers, Mode, Pass, WeightCodes,
+};
 use crate::error::Result;
 
 /// The tensors that enter matrices of a layer.
@@ -114,9 +116,12 @@ fn factors(
 ) -> Result<Vec<InputMoments>> {
     let mut collector = Collector { ranges, layer, moments: Default::default(), quantized: Vec::new() };
     let mut activations = Activations::for_evaluation();
+    // Without codes the pass takes the weights as they are: those above this layer are not rounded yet.
+    let no_codes = WeightCodes::default();
     for batch in batches {
         let pass = Pass { compute, weights, batch, mode: Mode::Evaluate };
-        bert.forward_with(pass, Some(&mut collector), &mut activations);
+        let integers = Integers { activations: &mut collector, weights: &no_codes };
+        bert.forward_with(pass, Some(integers), &mut activations);
     }
     let factor = |input: usize| {
         let moments = &collector.moments[input];

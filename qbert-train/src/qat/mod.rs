@@ -200,10 +200,12 @@ impl Quantization {
     pub fn compensate(&mut self, bert: &Bert, compute: &Compute, masters: &mut [f32], batches: &[Batch]) -> Result<()> {
         let Some(ranges) = self.ranges().cloned() else { return Ok(()) };
         let matrices: Vec<_> = self.weights.matrices().collect();
+        // Layers are rounded from below; until its turn comes, one has the weights that it is to stay close to.
         for rounded in &matrices {
             self.copy[rounded.span.clone()].copy_from_slice(&masters[rounded.span.clone()]);
         }
         compensate::compensate(bert, compute, &matrices, (&ranges, batches), (masters, &mut self.copy))?;
+        self.quantize(compute, masters, None)?;
         self.activations = Some(RangeLearner::new(bert.config().layers, self.plan.activation().range));
         self.calibrate(bert, compute, batches.iter().cloned().map(Ok))
     }
