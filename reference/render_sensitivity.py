@@ -11,7 +11,9 @@ NAMES = {"sst2": "SST-2", "mnli": "MNLI", "conll03": "CoNLL-03", "squad": "SQuAD
 
 
 def command(found):
-    settings, data = found["settings"], {"sst2": "train.tsv", "mnli": "train_subset.tsv", "conll03": "eng.train"}
+    settings, data = found["settings"], {"sst2": "train.tsv", "mnli": "train_subset.tsv", "conll03": "eng.train",
+                                          "squad": "train-v1.1.first12articles.json train_extra_paragraphs.json "
+                                                   "squadshifts_new_wiki_v1.0.json"}
     limit = settings["max_examples"] or "all"
     extra = f" --trace {settings['trace']}" if settings["trace"] else ""
     return (f"qbert analyze --model tuned-{found['task']} --task {found['task']} "

@@ -231,8 +231,8 @@ fn spearman(first: &[f64], second: &[f64]) -> Option<f64> {
     Some(1.0 - 6.0 * squares / (count * (count * count - 1.0)))
 }
 
-/// A negative eigenvalue is noise of every trained network; from this share of the largest positive one on it says that
-/// the checkpoint is not near a minimum.
+/// A small negative eigenvalue is noise of every trained network; from this share of the positive one on, on average over
+/// the runs, it is worth a word.
 const LARGE_NEGATIVE: f64 = 0.5;
 
 fn warnings(layers: &[LayerSensitivity], settings: Settings) -> Vec<String> {
@@ -246,7 +246,7 @@ fn warnings(layers: &[LayerSensitivity], settings: Settings) -> Vec<String> {
             negative.join("; ")
         ));
     } else {
-        warnings.extend(negative_in_some_runs(layers));
+        warnings.extend(unclear_curvature(layers));
     }
     let unsettled: Vec<usize> = layers.iter().filter(|l| l.converged < l.eigenvalues.len()).map(|l| l.layer).collect();
     if !unsettled.is_empty() {
@@ -262,30 +262,30 @@ fn count_negative(layer: &LayerSensitivity) -> usize {
     layer.eigenvalues.iter().filter(|&&value| value < 0.0).count()
 }
 
-/// What speaks for a slope in this layer: half of the runs, or the average over all of them. A single small sample whose
-/// loss sits in a few wrong answers can have a negative eigenvalue at the best of minima.
+/// A layer on a slope: half of the runs say so. A single small sample whose loss sits in a few wrong answers can have a
+/// negative eigenvalue at the best of minima.
 fn negative_curvature(layer: &LayerSensitivity) -> Option<String> {
     let (index, runs, dominant) = (layer.layer, layer.eigenvalues.len(), count_negative(layer));
-    if dominant > 0 && 2 * dominant >= runs {
+    (dominant > 0 && 2 * dominant >= runs).then(|| {
         let lowest = layer.eigenvalues.iter().copied().fold(f64::INFINITY, f64::min);
-        return Some(format!(
+        format!(
             "in layer {index} the curvature of largest size is negative in {dominant} of {runs} runs (down to {lowest:.3})"
-        ));
-    }
-    let (lowest, _) = moments(&layer.lowest);
-    (lowest < -LARGE_NEGATIVE * layer.mean).then(|| {
-        format!("layer {index} has negative curvature of {lowest:.3} on average beside the positive {:.3}", layer.mean)
+        )
     })
 }
 
-fn negative_in_some_runs(layers: &[LayerSensitivity]) -> Option<String> {
+/// What is neither a slope nor a valley.
+fn unclear_curvature(layers: &[LayerSensitivity]) -> Option<String> {
+    let large = |layer: &LayerSensitivity| moments(&layer.lowest).0 < -LARGE_NEGATIVE * layer.mean;
+    let unclear = layers.iter().filter(|layer| count_negative(layer) > 0 || large(layer));
+    let unclear: Vec<usize> = unclear.map(|layer| layer.layer).collect();
     let negative: usize = layers.iter().map(count_negative).sum();
     let all: usize = layers.iter().map(|layer| layer.eigenvalues.len()).sum();
-    (negative > 0).then(|| {
+    (!unclear.is_empty()).then(|| {
         format!(
-            "the curvature of largest size is negative in {negative} of {all} runs and layers, in no layer in half of \
-             the runs: the samples are too small to tell a slope from their own noise. For a clear answer analyze \
-             larger ones (--max-examples)"
+            "layers {unclear:?} have negative curvature beside the positive: it is the larger one in {negative} of {all} \
+             runs and layers, in no layer in half of the runs. In small samples that can be noise. If larger ones \
+             (--max-examples) show it too, the checkpoint has not converged"
         )
     })
 }
