@@ -26,7 +26,7 @@ pub fn recipe(task: Task) -> Settings {
         Kind::Qa => (2, 16, 2e-4),
     };
     let optimizer = OptimizerSettings { learning_rate, ..OptimizerSettings::default() };
-    Settings { epochs, batch, accumulate: 1, warmup: 0.06, optimizer, seed: 1 }
+    Settings { epochs, steps: None, batch, accumulate: 1, warmup: 0.06, optimizer, seed: 1 }
 }
 
 /// What a fine-tuning run is made from.
@@ -107,8 +107,8 @@ impl Prepared {
     }
 }
 
-/// Reads model and data; the weights on their own, because they are changed.
-pub(crate) fn prepare(options: &Finetune) -> Result<(Prepared, Parameters)> {
+/// Reads model and data, of the dev file the first `max_dev` examples; the weights on their own, because they are changed.
+pub(crate) fn prepare(options: &Finetune, max_dev: Option<usize>) -> Result<(Prepared, Parameters)> {
     options.settings.check()?;
     let checkpoint = Checkpoint::open(&options.model)?;
     let config = checkpoint.config();
@@ -129,7 +129,8 @@ pub(crate) fn prepare(options: &Finetune) -> Result<(Prepared, Parameters)> {
     if train.dataset().labels().is_some() {
         reading.labels = LabelSource::Given(labels.clone());
     }
-    let dev = features(options.task, std::slice::from_ref(&options.dev), &reading, None, &tokenizer, options.max_len)?;
+    let dev =
+        features(options.task, std::slice::from_ref(&options.dev), &reading, max_dev, &tokenizer, options.max_len)?;
 
     let loaded = checkpoint.load_for(head, labels.len())?;
     let (mut weights, fresh) = (loaded.parameters, loaded.fresh);
@@ -148,7 +149,7 @@ pub(crate) fn prepare(options: &Finetune) -> Result<(Prepared, Parameters)> {
 
 /// Fine-tunes as told; `watch` sees every step.
 pub fn finetune(options: &Finetune, compute: &Compute, watch: &mut dyn Watch) -> Result<Outcome> {
-    let (prepared, weights) = prepare(options)?;
+    let (prepared, weights) = prepare(options, None)?;
     let (run, settings) = (prepared.run(options), options.settings.clone());
     Trainer::new(run, settings, compute, weights, options.resume)?.run(watch)
 }

@@ -29,6 +29,9 @@ use crate::state::{self, Before, Position};
 pub struct Settings {
     /// Passes over the data.
     pub epochs: usize,
+    /// Optimizer steps in all, whatever `epochs` says; the last pass over the data may be part of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<usize>,
     /// Sequences of one micro-batch.
     pub batch: usize,
     /// Micro-batches whose gradients are averaged into one step.
@@ -146,8 +149,12 @@ pub struct Trainer<'a> {
     buffers: BackwardBuffers,
     position: Position,
     schedule: Schedule,
+    /// Steps of a whole pass over the data.
+    per_epoch: usize,
     save_every: Duration,
     student: Option<Student>,
+    /// The full-precision model's figure, where it was measured before.
+    full_precision: Option<f64>,
 }
 
 impl<'a> Trainer<'a> {
@@ -176,7 +183,7 @@ impl<'a> Trainer<'a> {
             return Err(Error::Batch { problem: "there is nothing to learn from, or nothing to judge by".to_owned() });
         }
         let per_epoch = run.train.len().div_ceil(settings.batch * settings.accumulate);
-        let total = per_epoch * settings.epochs;
+        let total = settings.steps.unwrap_or(per_epoch * settings.epochs);
         let warmup = (total as f64 * settings.warmup).round() as usize;
         let schedule = Schedule { peak: settings.optimizer.learning_rate, warmup, total };
         let mut identity = serde_json::json!({ "settings": settings, "run": run.identity });
@@ -196,8 +203,10 @@ impl<'a> Trainer<'a> {
             buffers: BackwardBuffers::default(),
             position,
             schedule,
+            per_epoch,
             save_every: SAVE_EVERY,
             student,
+            full_precision: None,
         };
         trainer.open(resume)?;
         Ok(trainer)
@@ -206,6 +215,11 @@ impl<'a> Trainer<'a> {
     /// Saves the state more or less often than once a minute.
     pub fn set_save_every(&mut self, interval: Duration) {
         self.save_every = interval;
+    }
+
+    /// Takes the full-precision model's dev figure as given, instead of measuring it again before quantizing.
+    pub fn set_full_precision(&mut self, value: f64) {
+        self.full_precision = Some(value);
     }
 
     /// Optimizer steps of the whole run, and those already taken.
@@ -271,22 +285,22 @@ impl<'a> Trainer<'a> {
 
     /// Trains to the end.
     pub fn run(mut self, watch: &mut dyn Watch) -> Result<Outcome> {
-        let per_epoch = self.schedule.total / self.settings.epochs.max(1);
+        let (per_epoch, total) = (self.per_epoch, self.schedule.total);
         let mut metric = "";
         if self.student.is_some() && self.position.before.is_none() {
             metric = self.before_training(watch)?;
         }
         let mut saved = Instant::now();
-        for epoch in self.position.evaluated..self.settings.epochs {
+        for epoch in self.position.evaluated..total.div_ceil(per_epoch) {
             let mut order: Vec<usize> = (0..self.run.train.len()).collect();
             Stream::new(self.settings.seed, "order", epoch as u64).shuffle(&mut order);
-            while self.position.steps < (epoch + 1) * per_epoch {
+            while self.position.steps < ((epoch + 1) * per_epoch).min(total) {
                 let within = self.position.steps - epoch * per_epoch;
                 let size = self.settings.batch * self.settings.accumulate;
                 let indices = &order[within * size..((within + 1) * size).min(order.len())];
-                let record = self.step(indices, per_epoch)?;
+                let record = self.step(indices)?;
                 self.log(&record)?;
-                watch.step(&record, self.schedule.total);
+                watch.step(&record, total);
                 if saved.elapsed() >= self.save_every {
                     self.save()?;
                     saved = Instant::now();
@@ -313,14 +327,20 @@ impl<'a> Trainer<'a> {
 
     /// What the model can do as it is, and quantized without training; the latter is the first to be the best.
     fn before_training(&mut self, watch: &mut dyn Watch) -> Result<&'static str> {
-        let full = self.judge(ModelWeights::Full(self.weights.values()))?;
-        watch.full_precision(&full);
+let full_precision = match self.full_precision {
+            Some(known) => known,
+            None => {
+                let full = self.judge(ModelWeights::Full(self.weights.values()))?;
+                watch.full_precision(&full);
+                full.value
+            }
+        };
         if let Some(student) = &mut self.student {
             let calibration = (self.run.train, self.settings.batch);
             student.calibrate(self.run.bert, self.compute, self.weights.values_mut(), calibration)?;
         }
         let quantized = self.evaluate()?;
-        self.position.before = Some(Before { full_precision: full.value, post_training: quantized.value });
+        self.position.before = Some(Before { full_precision, post_training: quantized.value });
         self.position.best = Some((quantized.value, 0));
         self.write_best(&quantized)?;
         self.log_evaluation(0, &quantized)?;
@@ -330,7 +350,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// One optimizer step on these sequences.
-    fn step(&mut self, indices: &[usize], per_epoch: usize) -> Result<StepRecord> {
+    fn step(&mut self, indices: &[usize]) -> Result<StepRecord> {
         let step = self.position.steps;
         zero(self.compute, &mut self.gradients);
         let micro_batches = indices.len().div_ceil(self.settings.batch);
@@ -372,7 +392,7 @@ impl<'a> Trainer<'a> {
         let norm = self.optimizer.step(self.compute, rate, self.weights.values_mut(), &self.gradients);
         self.finite(step + 1, "gradient norm", norm)?;
         self.position.steps = step + 1;
-        let epoch = (step + 1) as f64 / per_epoch as f64;
+        let epoch = (step + 1) as f64 / self.per_epoch as f64;
         Ok(StepRecord { step: step + 1, epoch, loss, rate, gradient_norm: norm, tokens })
     }
 

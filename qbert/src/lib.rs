@@ -10,6 +10,7 @@ pub mod fetch;
 pub mod packed_evaluation;
 pub mod packing;
 mod quantization_error;
+pub mod reproduce;
 
 pub use error::{Error, ErrorKind, Result};
 pub use qbert_hessian as hessian;

@@ -233,7 +233,7 @@ pub struct Widths {
 }
 
 /// The sha256 of the checkpoint's weight files, one after the other in the order of their names.
-fn weights_hash(directory: &Path) -> Result<String> {
+pub(crate) fn weights_hash(directory: &Path) -> Result<String> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         |source| Error::from(qbert_model::Error::Io { path, action: "read", source })

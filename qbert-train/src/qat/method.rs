@@ -10,7 +10,8 @@
 //! | `q-bert:2/3`, `q-bert:2/4` | sensitive layers have the second width, the others the first | Tab. 1, "Q-BERT MP" |
 //! | `q-bert:2/3-rev` | the other way round | App. C.1, "MP-rev" |
 //! | `q-bert:4,groups=head` | 1, 12 (`head`), 128 or 768 (`neuron`) groups | Tab. 2 |
-//! | `q-bert:8,embedding=4/8` | word and position embedding, in 128 groups of columns | Tab. 3 (a), Tab. 5 |
+//! | `q-bert:2/3,embedding=4/8` | word and position embedding, in 128 groups of columns | Tab. 5 |
+//! | `q-bert:8,embedding=4/8,embedding-groups=1` | the same in one group per table ("layerwise", §5.1) | Tab. 3 (a) |
 //! | `q-bert:2/3,attention=1/2` | "s-bits": the self-attention's own widths | Tab. 3 (b) |
 //! | `q-bert:2/3,feed-forward=1/2` | "f-bits": the feed-forward network's own | Tab. 3 (b) |
 //!
@@ -47,9 +48,9 @@ pub const PAPER: [&str; 22] = [
     "q-bert:2/3-rev",
     "q-bert:4,groups=head",
     "q-bert:4,groups=neuron",
-    "q-bert:8,embedding=4/8",
-    "q-bert:8,embedding=8/4",
-    "q-bert:8,embedding=4/4",
+    "q-bert:8,embedding=4/8,embedding-groups=1",
+    "q-bert:8,embedding=8/4,embedding-groups=1",
+    "q-bert:8,embedding=4/4,embedding-groups=1",
     "q-bert:2/4,embedding=4/8",
     "q-bert:2/3,embedding=4/8",
     "q-bert:2/3,attention=1/2",
@@ -73,6 +74,8 @@ pub struct Method {
     groups: GroupSpec,
     /// Word embedding, then position and type, where they are not 8 bits in one group.
     embedding: Option<(Precision, Precision)>,
+    /// Of the embedding tables whose widths are given.
+    embedding_groups: GroupSpec,
     full: bool,
 }
 
@@ -101,11 +104,38 @@ impl Method {
             }
         }
         if let Some((word, position)) = self.embedding {
-            let table = |bits| SitePlan { bits, groups: GROUPS, range };
+            let table = |bits| SitePlan { bits, groups: self.embedding_groups, range };
             let tables = EmbeddingPlan { word: table(word), position: table(position), token_type: table(position) };
             plan = plan.with_embedding(tables);
         }
         Ok(plan)
+    }
+
+    /// The lower and the higher width of the encoder's layers; where its parts differ, of the part with the wider ones.
+    pub fn widths(&self) -> (Precision, Precision) {
+        let Widths { others, sensitive } = self.base();
+        (others.min(sensitive), others.max(sensitive))
+    }
+
+    /// What all share; the part with the narrower widths is the one that is named.
+    fn base(&self) -> Widths {
+        let sum = |widths: Widths| u16::from(widths.others.number()) + u16::from(widths.sensitive.number());
+        if sum(self.attention) < sum(self.feed_forward) { self.feed_forward } else { self.attention }
+    }
+
+    /// Whether sensitive layers have the lower widths (MP-rev).
+    pub fn is_reversed(&self) -> bool {
+        [self.attention, self.feed_forward].iter().any(|widths| widths.others > widths.sensitive)
+    }
+
+    /// Whether nothing is quantized.
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// How many groups each encoder matrix has.
+    pub fn groups(&self) -> GroupSpec {
+        self.groups
     }
 
     /// Whether sensitive layers are treated differently from others.
@@ -118,7 +148,7 @@ fn refused(value: String, rule: &'static str) -> Error {
     Error::Setting { name: "the method", value, rule }
 }
 
-const RULE: &str = "it is full, directq:4, q-bert:4, q-bert:2/3 or q-bert:2/3-rev, with ,groups= ,embedding=4/8 ,attention=1/2 ,feed-forward=1/2";
+const RULE: &str = "it is full, directq:4, q-bert:4, q-bert:2/3 or q-bert:2/3-rev, with ,groups= ,embedding=4/8 ,embedding-groups=1 ,attention=1/2 ,feed-forward=1/2";
 
 impl FromStr for Method {
     type Err = Error;
@@ -134,12 +164,16 @@ impl FromStr for Method {
         let widths = widths.ok_or_else(unknown)?;
         let groups = if name == "directq" { GroupSpec::Count(1) } else { GROUPS };
         let full = name == "full";
-        let mut method = Self { attention: widths, feed_forward: widths, groups, embedding: None, full };
+        let mut method =
+            Self { attention: widths, feed_forward: widths, groups, embedding: None, embedding_groups: GROUPS, full };
         for option in parts {
             match option.split_once('=').filter(|_| !full) {
                 Some(("groups", groups)) => method.groups = groups.parse()?,
                 Some(("attention", own)) => method.attention = Widths::parse(own).ok_or_else(unknown)?,
                 Some(("feed-forward", own)) => method.feed_forward = Widths::parse(own).ok_or_else(unknown)?,
+                Some(("embedding-groups", groups)) if method.embedding.is_some() => {
+                    method.embedding_groups = groups.parse()?;
+                }
                 Some(("embedding", own)) => method.embedding = Some(pair(own).ok_or_else(unknown)?),
                 _ => return Err(unknown()),
             }
@@ -187,9 +221,7 @@ impl fmt::Display for Method {
         if self.full {
             return formatter.write_str("full");
         }
-        // What all share is the base; the part with the narrower widths is the one that is named.
-        let sum = |widths: Widths| u16::from(widths.others.number()) + u16::from(widths.sensitive.number());
-        let base = if sum(self.attention) < sum(self.feed_forward) { self.feed_forward } else { self.attention };
+        let base = self.base();
         match self.groups {
             GroupSpec::Count(1) => write!(formatter, "directq:{base}")?,
             GROUPS => write!(formatter, "q-bert:{base}")?,
@@ -202,9 +234,13 @@ impl fmt::Display for Method {
             write!(formatter, ",feed-forward={}", self.feed_forward)?;
         }
         match self.embedding {
-            Some((word, position)) => write!(formatter, ",embedding={word}/{position}"),
-            None => Ok(()),
+            Some((word, position)) => write!(formatter, ",embedding={word}/{position}")?,
+            None => return Ok(()),
         }
+        if self.embedding_groups == GROUPS {
+            return Ok(());
+        }
+        write!(formatter, ",embedding-groups={}", self.embedding_groups)
     }
 }
 
@@ -256,11 +292,23 @@ mod tests {
         assert_eq!((tables.word.bits.number(), tables.position.bits.number()), (4, 8));
         assert_eq!((tables.word.groups, tables.token_type.bits.number()), (GROUPS, 8));
         assert_eq!(plan("q-bert:8", &[]).embedding().word.groups, GroupSpec::Count(1));
+        let layerwise = *plan("q-bert:8,embedding=8/4,embedding-groups=1", &[]).embedding();
+        assert_eq!((layerwise.position.bits.number(), layerwise.position.groups), (4, GroupSpec::Count(1)));
     }
 
     #[test]
     fn what_is_no_method_is_refused() {
-        for name in ["", "qbert:4", "q-bert", "q-bert:9", "q-bert:2/", "full:4", "full,groups=1", "q-bert:4,bits=3"] {
+        for name in [
+            "",
+            "qbert:4",
+            "q-bert",
+            "q-bert:9",
+            "q-bert:2/",
+            "full:4",
+            "full,groups=1",
+            "q-bert:4,bits=3",
+            "q-bert:4,embedding-groups=1",
+        ] {
             assert!(name.parse::<Method>().is_err(), "{name}");
         }
         let mixed: Method = "q-bert:2/4".parse().unwrap();

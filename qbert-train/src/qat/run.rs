@@ -7,8 +7,9 @@ use qbert_tasks::{Kind, Task};
 use super::Quantization;
 use super::student::{QatSettings, Student};
 use crate::error::Result;
+use crate::evaluate::{self, Evaluation};
 use crate::finetune::{Finetune, Prepared, prepare};
-use crate::trainer::{Outcome, Settings, Trainer, Watch};
+use crate::trainer::{Outcome, Run, Settings, Trainer, Watch};
 
 /// What a run of quantization-aware training is made from.
 #[derive(Debug, Clone)]
@@ -37,16 +38,68 @@ pub fn recipe(task: Task) -> Settings {
 /// Whatever is wrong with model, plan, data or settings, before anything is written where possible; a model without a
 /// head for the task.
 pub fn quantize(options: &Quantize, compute: &Compute, watch: &mut dyn Watch) -> Result<Outcome> {
-    options.settings.check()?;
-    let (prepared, weights) = prepare(&options.job)?;
-    let Prepared { checkpoint, bert, fresh, .. } = &prepared;
-    if let Some(name) = fresh.first() {
+    quantize_with(options, Judging::default(), compute, watch)
+}
+
+/// How runs on the same model and data are judged, where there are many of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Judging {
+    /// Judge by the first examples of the dev file only.
+    pub max_dev: Option<usize>,
+    /// The full-precision model's figure, from [`full_precision`]; measured anew if not given.
+    pub full_precision: Option<f64>,
+}
+
+/// The model as it comes in, judged as [`quantize`] would judge it; `progress` sees sequences done, and all.
+///
+/// # Errors
+/// Whatever is wrong with model or data.
+pub fn full_precision(
+    job: &Finetune,
+    max_dev: Option<usize>,
+    compute: &Compute,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Evaluation> {
+    let (prepared, weights) = prepare(job, max_dev)?;
+    let run = with_head(&prepared, job)?;
+    let (mut done, total) = (0, run.dev.len());
+    let scores = evaluate::scores(run.bert, compute, &weights, run.dev, |count| {
+        done += count;
+        progress(done, total);
+    })?;
+    let predictions = evaluate::predict(run.dev, &scores, run.bert.outputs())?;
+    evaluate::score(run.dev, &predictions, run.labels)
+}
+
+/// The run, of a checkpoint whose head is not drawn just now.
+fn with_head<'a>(prepared: &'a Prepared, job: &'a Finetune) -> Result<Run<'a>> {
+    if let Some(name) = prepared.fresh.first() {
         let problem = format!("the checkpoint has no `{name}`: fine-tune it for this task before it is quantized");
-        return Err(qbert_model::Error::Head { path: options.job.model.clone(), problem }.into());
+        return Err(qbert_model::Error::Head { path: job.model.clone(), problem }.into());
     }
+    Ok(prepared.run(job))
+}
+
+/// Quantizes as told, and judges as told; `watch` sees every step.
+///
+/// # Errors
+/// As [`quantize`].
+pub fn quantize_with(
+    options: &Quantize,
+    judging: Judging,
+    compute: &Compute,
+    watch: &mut dyn Watch,
+) -> Result<Outcome> {
+    options.settings.check()?;
+    let (prepared, weights) = prepare(&options.job, judging.max_dev)?;
+    let run = with_head(&prepared, &options.job)?;
+    let Prepared { checkpoint, bert, .. } = &prepared;
     let quantization = Quantization::new(options.plan.clone(), checkpoint.config(), bert.layout())?;
     let student = Student::new(quantization, options.settings.clone(), weights.values())?;
     let (settings, resume) = (options.job.settings.clone(), options.job.resume);
-    let run = prepared.run(&options.job);
-    Trainer::for_student(run, settings, compute, weights, Some(student), resume)?.run(watch)
+    let mut trainer = Trainer::for_student(run, settings, compute, weights, Some(student), resume)?;
+    if let Some(value) = judging.full_precision {
+        trainer.set_full_precision(value);
+    }
+    trainer.run(watch)
 }

@@ -22,6 +22,7 @@ mod progress;
 mod quantize;
 mod reading;
 mod report;
+mod reproduce;
 mod table;
 
 use std::io::Write;
@@ -70,6 +71,7 @@ enum Verb {
     Landscape(landscape::Options),
     AttentionKl(attention_kl::Options),
     Report(report::Options),
+    Reproduce(reproduce::Options),
     Bench(bench::Options),
 }
 
@@ -90,6 +92,7 @@ pub(crate) fn main() -> ExitCode {
         Verb::Landscape(options) => landscape::run(&options, arguments.quiet),
         Verb::AttentionKl(options) => attention_kl::run(&options, arguments.quiet),
         Verb::Report(options) => report::run(&options),
+        Verb::Reproduce(options) => reproduce::run(&options, arguments.quiet),
         Verb::Bench(options) => bench::run(&options, arguments.quiet),
     };
     match result {

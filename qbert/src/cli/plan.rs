@@ -6,7 +6,7 @@
 mod flags;
 pub(super) mod make;
 mod report;
-mod sensitivity;
+pub(super) mod sensitivity;
 
 use std::path::{Path, PathBuf};
 

@@ -9,11 +9,11 @@ use serde::Deserialize;
 
 /// What the plan needs of a sensitivity file: few fields, so that files made or edited by hand do as well.
 #[derive(Debug)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     /// The task it was measured on, if the file says so.
-    pub(super) task: Option<String>,
+    pub(crate) task: Option<String>,
     /// One entry for each encoder layer of the model.
-    pub(super) layers: Vec<LayerSensitivity>,
+    pub(crate) layers: Vec<LayerSensitivity>,
 }
 
 const WRITTEN_BY: &str = "give the sensitivity.json that `qbert analyze` wrote";
@@ -41,7 +41,7 @@ struct Layer {
 }
 
 /// Reads the file for a model of this many encoder layers.
-pub(super) fn read(path: &Path, model_layers: usize) -> Result<Measured> {
+pub(crate) fn read(path: &Path, model_layers: usize) -> Result<Measured> {
     let text = std::fs::read(path).map_err(|source| {
         let action = "read the sensitivities";
         Error::from(qbert::model::Error::Io { path: path.to_owned(), action, source })
