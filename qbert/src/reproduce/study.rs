@@ -5,7 +5,9 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use qbert_model::Checkpoint;
-use qbert_quant::{LayerSensitivity, Metric, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking};
+use qbert_quant::{
+    Axis, GroupSpec, LayerSensitivity, Metric, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking,
+};
 use qbert_tasks::{Kind, ReadOptions, Task};
 use qbert_train::finetune::Finetune;
 use qbert_train::qat::distill::Distillation;
@@ -13,7 +15,7 @@ use qbert_train::qat::method::Method;
 use qbert_train::qat::student::QatSettings;
 use qbert_train::trainer::Settings;
 
-use super::result::{Bits, PaperMib, RowResult, RowSettings, Source, io, paper_sizes, with_fitting_groups};
+use super::result::{Bits, PaperMib, RowResult, RowSettings, Source, io, paper_sizes};
 use super::rows::{HEADLINE_COMPRESSION, HEADLINE_METHOD, Row, Selection, Table, Treatment};
 use crate::fetch::sha256;
 use crate::packing::weights_hash;
@@ -154,7 +156,7 @@ impl Study {
 
     fn full_plan(&self) -> Result<Plan> {
         let full: Method = "full".parse()?;
-        Ok(with_fitting_groups(full.plan(self.layers, &[], RangeMethod::MinMax)?, &self.shape)?)
+        with_fitting_groups(full.plan(self.layers, &[], RangeMethod::MinMax)?, &self.shape)
     }
 
     /// The plan of a row.
@@ -326,6 +328,21 @@ fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(|| ".".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
+/// The plan with no more groups than a matrix has output neurons, so that small models can follow the paper's numbers.
+fn with_fitting_groups(mut plan: Plan, shape: &ModelShape) -> Result<Plan> {
+    for tensor in &shape.tensors {
+        let neurons = match tensor.axis {
+            Axis::Rows => tensor.rows,
+            Axis::Columns => tensor.cols,
+        };
+        let own = plan.site_mut(tensor.site)?;
+        if let GroupSpec::Count(count) = own.groups {
+            own.groups = GroupSpec::Count(count.min(neurons));
+        }
+    }
+    Ok(plan)
+}
+
 /// How many layers have the higher width in a plan with mixed precision: the share that the paper's plan for the task has
 /// (Tab. 6 and 7; a user's own task takes the paper's of its kind), of this many layers, halves rounded up, and at least
 /// one layer of each width. Half of the layers for widths that the paper has no plan for.
@@ -350,4 +367,28 @@ pub fn usual_high(method: &Method, task: Task, layers: usize) -> Result<usize> {
     };
     let share = (2 * wide * layers + all) / (2 * all);
     Ok(share.clamp(1, layers.saturating_sub(1).max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_share_of_layers_is_scaled_to_the_model() {
+        let high = |method: &str, task, layers| usual_high(&method.parse().unwrap(), task, layers).unwrap();
+        // Tab. 6 and 7 themselves.
+        let tasks = [Task::Sst2, Task::Mnli, Task::Conll03, Task::Squad];
+        assert_eq!(tasks.map(|task| high("q-bert:2/3", task, 12)), [6, 4, 4, 6]);
+        assert_eq!(tasks.map(|task| high("q-bert:2/4", task, 12)), [6, 5, 5, 5]);
+        // Half the layers; 2.5 is 3, which is also the size that the paper prints.
+        assert_eq!(tasks.map(|task| high("q-bert:2/3", task, 6)), [3, 2, 2, 3]);
+        assert_eq!(tasks.map(|task| high("q-bert:2/4", task, 6)), [3, 3, 3, 3]);
+        // A user's own tasks, the variants of a method, widths without a plan, and models of two layers.
+        assert_eq!(high("q-bert:2/3", Task::Ner, 12), 4);
+        assert_eq!(high("q-bert:2/3,attention=1/2", Task::Sst2, 12), 6);
+        assert_eq!(high("q-bert:2/3-rev", Task::Mnli, 12), 4);
+        assert_eq!(high("q-bert:3/8", Task::Sst2, 6), 3);
+        assert_eq!(high("q-bert:2/3", Task::Mnli, 2), 1);
+        assert_eq!(high("q-bert:2/3", Task::Mnli, 1), 1);
+    }
 }
