@@ -327,7 +327,7 @@ impl<'a> Trainer<'a> {
 
     /// What the model can do as it is, and quantized without training; the latter is the first to be the best.
     fn before_training(&mut self, watch: &mut dyn Watch) -> Result<&'static str> {
-let full_precision = match self.full_precision {
+        let full_precision = match self.full_precision {
             Some(known) => known,
             None => {
                 let full = self.judge(ModelWeights::Full(self.weights.values()))?;

@@ -175,8 +175,9 @@ fn kept_models_are_what_was_measured() {
     let home = tempfile::tempdir().unwrap();
     prepare(home.path());
     let rows = ["--rows", "q-bert:4,groups=head", "--ranges", "optimal", "--steps", "12", "--max-dev", "20", "--keep"];
+    let rows = [&rows[..], &["--compensate"]].concat();
     succeed(&mut reproduce(home.path(), "results", &rows));
-    let id = "qbert-4-groups-head.optimal.seed1";
+    let id = "qbert-4-groups-head.optimal.compensate.seed1";
     let result = RowResult::read(&home.path().join(format!("results/mnli/{id}.json"))).unwrap();
     assert_eq!(result.examples, 20);
     let kept = home.path().join("results/mnli").join(id);

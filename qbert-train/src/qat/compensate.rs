@@ -14,9 +14,7 @@ use qbert_quant::{ActivationParams, Error as QuantError, InputMoments, Matrix, Q
 use super::activations::ActivationRanges;
 use super::map;
 use crate::batch::Batch;
-use crate::bert::{
-    ActivationQuantizer, ActivationTensor, Activations, Bert, Integers, Mode, Pass, WeightCodes,
-};
+use crate::bert::{ActivationQuantizer, ActivationTensor, Activations, Bert, Integers, Mode, Pass, WeightCodes};
 use crate::error::Result;
 
 /// The tensors that enter matrices of a layer.

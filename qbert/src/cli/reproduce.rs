@@ -86,9 +86,13 @@ struct Choice {
     /// Ranges of the weights: the paper's, those with the least squared error, or every row with both.
     #[arg(long, value_enum, default_value = "both")]
     ranges: WhichRanges,
+    /// Round weights so that they make up for each other's errors, which the paper does not do: `no`, `yes`, or every row
+    /// `both` ways.
+    #[arg(long, value_enum, num_args = 0..=1, default_value = "no", default_missing_value = "yes")]
+    compensate: Extra,
     /// Learn from the full-precision model, too, which the paper does not do: `no`, `yes`, or every row `both` ways.
     #[arg(long, value_enum, num_args = 0..=1, default_value = "no", default_missing_value = "yes")]
-    distill: Distill,
+    distill: Extra,
     /// Seeds; every row is trained once with each.
     #[arg(long, value_delimiter = ',', value_name = "N[,N]", default_value = "1")]
     seeds: Vec<u64>,
@@ -105,10 +109,20 @@ enum WhichRanges {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Distill {
+enum Extra {
     No,
     Yes,
     Both,
+}
+
+impl Extra {
+    fn choices(self) -> Vec<bool> {
+        match self {
+            Self::No => vec![false],
+            Self::Yes => vec![true],
+            Self::Both => vec![false, true],
+        }
+    }
 }
 
 /// The same for every row.
@@ -158,11 +172,8 @@ impl Choice {
                 WhichRanges::Optimal => vec![Ranges::Optimal],
                 WhichRanges::Both => Ranges::ALL.to_vec(),
             },
-            distill: match self.distill {
-                Distill::No => vec![false],
-                Distill::Yes => vec![true],
-                Distill::Both => vec![false, true],
-            },
+            compensate: self.compensate.choices(),
+            distill: self.distill.choices(),
             seeds: self.seeds.clone(),
             trained,
             names: self.rows.iter().flat_map(|text| names(text)).collect(),

@@ -283,12 +283,13 @@ impl Study {
     pub(super) fn command(&self, row: &Row) -> String {
         let Experiment { task, max_train, max_dev, max_len, ref budget, .. } = self.experiment;
         let mut words: Vec<String> = vec![format!("qbert reproduce --task {task} --rows {}", row.name())];
+        words.extend(row.treatment.ranges().map(|ranges| format!("--ranges {}", ranges.name())));
+        words.extend(row.treatment.compensate().then(|| "--compensate".to_owned()));
+        words.extend(row.treatment.distill().then(|| "--distill".to_owned()));
         match row.treatment {
             Treatment::FullPrecision => {}
-            Treatment::PostTraining { ranges } => words.push(format!("--ranges {} --steps 0", ranges.name())),
-            Treatment::Trained { ranges, distill, seed } => {
-                words.push(format!("--ranges {}", ranges.name()));
-                words.extend(distill.then(|| "--distill".to_owned()));
+            Treatment::PostTraining { .. } => words.push("--steps 0".to_owned()),
+            Treatment::Trained { seed, .. } => {
                 words.push(format!("--seeds {seed}"));
                 words.push(match budget.steps {
                     Some(steps) => format!("--steps {steps}"),
@@ -314,8 +315,8 @@ impl Study {
 
 /// What quantization-aware training of a row decides beside its budget.
 pub(super) fn quantization(row: &Row) -> QatSettings {
-    let distill = matches!(row.treatment, Treatment::Trained { distill: true, .. });
-    QatSettings { distillation: distill.then(Distillation::default), ..QatSettings::default() }
+    let (compensate, distill) = (row.treatment.compensate(), row.treatment.distill());
+    QatSettings { compensate, distillation: distill.then(Distillation::default), ..QatSettings::default() }
 }
 
 fn source(path: &Path) -> Result<Source> {

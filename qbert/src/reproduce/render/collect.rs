@@ -7,16 +7,17 @@ use qbert_tasks::Task;
 use qbert_train::sensitivity::Sensitivity;
 
 use crate::reproduce::result::{RowResult, io};
-use crate::reproduce::rows::{Ranges, Treatment};
+use crate::reproduce::rows::Ranges;
 use crate::{Error, ErrorKind, Result};
 
 /// What was done with a method's plan, seeds aside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Variant {
-    /// Quantized and calibrated.
-    Untrained(Ranges),
-    /// Quantization-aware training, with or without distillation.
-    Trained(Ranges, bool),
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Variant {
+    pub(super) ranges: Ranges,
+    /// Whether it was trained, rather than calibrated only.
+    pub(super) trained: bool,
+    pub(super) compensate: bool,
+    pub(super) distill: bool,
 }
 
 impl Variant {
@@ -26,11 +27,56 @@ impl Variant {
             Ranges::MinMax => "min/max",
             Ranges::Optimal => "optimal",
         };
-        match self {
-            Self::Untrained(own) => format!("{}, not trained", ranges(own)),
-            Self::Trained(own, false) => format!("{}, trained", ranges(own)),
-            Self::Trained(own, true) => format!("{}, distilled", ranges(own)),
-        }
+        let compensated = if self.compensate { ", compensated" } else { "" };
+        let end = match (self.trained, self.distill) {
+            (false, _) => "not trained",
+            (true, false) => "trained",
+            (true, true) => "distilled",
+        };
+        format!("{}{compensated}, {end}", ranges(self.ranges))
+    }
+
+    /// Without training, without anything that the paper does not do.
+    pub(super) fn untrained(ranges: Ranges) -> Self {
+        Self { ranges, trained: false, compensate: false, distill: false }
+    }
+
+    /// Trained, without anything that the paper does not do.
+    pub(super) fn trained(ranges: Ranges) -> Self {
+        Self { trained: true, ..Self::untrained(ranges) }
+    }
+
+    /// The same with compensated rounding.
+    pub(super) fn compensated(self) -> Self {
+        Self { compensate: true, ..self }
+    }
+
+    /// The same with distillation.
+    pub(super) fn distilled(self) -> Self {
+        Self { distill: true, ..self }
+    }
+
+    /// Whether the paper could have done it: shown whether it was run or not.
+    pub(super) fn is_plain(self) -> bool {
+        !self.compensate && !self.distill
+    }
+
+    /// Every variant, plain ones and trained ones first.
+    pub(super) fn all() -> Vec<Self> {
+        let both = |make: fn(Ranges) -> Self| Ranges::ALL.map(make);
+        let plain = [both(Self::trained), both(Self::untrained)].concat();
+        let compensated = plain.iter().map(|variant| variant.compensated());
+        let trained = plain.iter().copied().chain(compensated.clone()).filter(|variant| variant.trained);
+        let distilled = trained.map(Self::distilled).collect::<Vec<_>>();
+        plain.iter().copied().chain(compensated).chain(distilled).collect()
+    }
+
+    /// Whether a result has figures of it.
+    fn includes(self, row: &RowResult) -> bool {
+        let own = row.settings.treatment;
+        let alike = own.ranges() == Some(self.ranges) && own.compensate() == self.compensate;
+        // Every quantized row was judged before training, whoever taught it afterwards.
+        alike && if self.trained { row.last.is_some() && own.distill() == self.distill } else { true }
     }
 }
 
@@ -158,28 +204,24 @@ impl Collected {
 
     /// The runs of a method, by its name in files.
     pub(super) fn sample(&self, name: &str, variant: Variant) -> Option<Sample> {
-        let own = || self.rows.iter().filter(|row| name_of(row) == name);
+        let rows: Vec<&RowResult> =
+            self.rows.iter().filter(|row| name_of(row) == name && variant.includes(row)).collect();
         let counted = self.any().counted;
-        match variant {
-            Variant::Untrained(ranges) => {
-                let mut rows = own().filter(|row| row.settings.treatment.ranges() == Some(ranges));
-                let metrics = rows.find_map(|row| row.post_training.clone())?;
-                Some(Sample { runs: vec![metrics], counted, budgets: Vec::new() })
-            }
-            Variant::Trained(ranges, distill) => {
-                let matching = own().filter(|row| {
-                    matches!(row.settings.treatment, Treatment::Trained { ranges: r, distill: d, .. }
-                        if (r, d) == (ranges, distill))
-                });
-                let rows: Vec<&RowResult> = matching.collect();
-                let runs: Vec<_> = rows.iter().filter_map(|row| Some(row.last.as_ref()?.metrics.clone())).collect();
-                let place = |row: &&RowResult| self.budgets.iter().position(|text| Some(text) == budget(row).as_ref());
-                let mut budgets: Vec<usize> = rows.iter().filter_map(place).collect();
-                budgets.sort_unstable();
-                budgets.dedup();
-                (!runs.is_empty()).then_some(Sample { runs, counted, budgets })
-            }
+        if !variant.trained {
+            let metrics = rows.iter().find_map(|row| row.post_training.clone())?;
+            return Some(Sample { runs: vec![metrics], counted, budgets: Vec::new() });
         }
+        let runs: Vec<_> = rows.iter().filter_map(|row| Some(row.last.as_ref()?.metrics.clone())).collect();
+        let place = |row: &&RowResult| self.budgets.iter().position(|text| Some(text) == budget(row).as_ref());
+        let mut budgets: Vec<usize> = rows.iter().filter_map(place).collect();
+        budgets.sort_unstable();
+        budgets.dedup();
+        (!runs.is_empty()).then_some(Sample { runs, counted, budgets })
+    }
+
+    /// Whether any row was run in a variant.
+    pub(super) fn has(&self, variant: Variant) -> bool {
+        self.rows.iter().any(|row| variant.includes(row))
     }
 
     /// Any result of a method, for its size.

@@ -34,8 +34,8 @@ qbert reproduce --render results/reproduce --out docs/results.md
 and never edited by hand; [reproduce.md](reproduce.md) says how the rows are made. The paper's figures are those of
 BERT-base, ours those of a smaller model with a smaller budget, so what is comparable is the *drop* below each one's own
 full precision. \"min/max\" takes the smallest and largest weight of a group as its range, which is how the paper is read;
-\"optimal\" takes the range with the least squared error; \"distilled\" learns from the full-precision model, too, which
-the paper does not do. \"Not trained\" is quantized and calibrated only. Figures after training are those of the last
+\"optimal\" takes the range with the least squared error; \"compensated\" rounds weights so that they make up for each other's
+errors, and \"distilled\" learns from the full-precision model, too; the paper does neither. \"Not trained\" is quantized and calibrated only. Figures after training are those of the last
 epoch. \"Not run\" says that there is no result. ± in tables of figures is the standard deviation between n seeds.
 ";
 
@@ -48,7 +48,7 @@ pub fn render(directory: &Path) -> Result<String> {
     let mut text = INTRODUCTION.to_owned();
     let _ = write!(text, "\n## The headline\n\n{}", headline(&all)?);
     let _ = write!(text, "\n## What agrees with the paper and what does not\n\n{}", agreement(&all)?);
-    let _ = write!(text, "\n## Beyond the paper: ranges and distillation\n\n{}", beyond(&all)?);
+    let _ = write!(text, "\n## Beyond the paper: ranges, compensation, distillation\n\n{}", beyond(&all)?);
     let _ = write!(text, "\n## The data, and what it can show\n\n{}", limits(&all)?);
     for collected in &all {
         let _ = write!(text, "\n{}", tables::section(collected)?);
@@ -70,40 +70,37 @@ fn task_title(task: Task) -> &'static str {
     }
 }
 
-/// Every variant there can be, the paper's reading first.
-const VARIANTS: [Variant; 6] = [
-    Variant::Trained(Ranges::MinMax, false),
-    Variant::Trained(Ranges::Optimal, false),
-    Variant::Untrained(Ranges::MinMax),
-    Variant::Untrained(Ranges::Optimal),
-    Variant::Trained(Ranges::MinMax, true),
-    Variant::Trained(Ranges::Optimal, true),
-];
+/// The variants to show: the plain ones, and what else was run.
+fn shown(all: &[Collected]) -> Vec<Variant> {
+    let ran = |variant: &Variant| all.iter().any(|collected| collected.has(*variant));
+    Variant::all().into_iter().filter(|variant| variant.is_plain() || ran(variant)).collect()
+}
 
 /// Whether 2/3 bits at the headline's compression lose no more than the headline says.
 fn headline(all: &[Collected]) -> Result<String> {
     let method: Method = HEADLINE_METHOD.parse()?;
     let plain = method_name(&method, None);
     let mut header = ["task", "row", "encoder, times smaller"].map(str::to_owned).to_vec();
-    header.extend(VARIANTS.map(|variant| format!("drop: {}", variant.text())));
+    let variants = shown(all);
+    header.extend(variants.iter().map(|variant| format!("drop: {}", variant.text())));
     header.push("verdict".to_owned());
     let mut table = Table::new(header);
     let (mut holds, mut known) = (Vec::new(), 0);
     for collected in all {
         let title = task_title(collected.task);
         let Some(row) = headline_row(collected, &plain) else {
-            let empty = std::iter::repeat_n("not run".to_owned(), VARIANTS.len() + 3);
+            let empty = std::iter::repeat_n("not run".to_owned(), variants.len() + 3);
             table.row(std::iter::once(title.to_owned()).chain(empty));
             continue;
         };
         known += 1;
-        let lost = VARIANTS.map(|variant| loss(collected, name_of(row), variant));
-        let good = VARIANTS.iter().zip(&lost).filter(|(_, lost)| lost.is_some_and(|(lost, _)| lost <= HEADLINE_DROP));
+        let lost: Vec<_> = variants.iter().map(|&variant| loss(collected, name_of(row), variant)).collect();
+        let good = variants.iter().zip(&lost).filter(|(_, lost)| lost.is_some_and(|(lost, _)| lost <= HEADLINE_DROP));
         let good: Vec<String> = good.map(|(variant, _)| variant.text()).collect();
         let times = format!("{:.1}", row.sizes.compression.encoder);
         let mut cells = vec![title.to_owned(), format!("`{}`", name_of(row)), times];
         let number = |(lost, error): (f64, f64)| format!("{lost:.2} ± {error:.2}");
-        cells.extend(lost.map(|lost| lost.map_or("not run".to_owned(), number)));
+        cells.extend(lost.into_iter().map(|lost| lost.map_or("not run".to_owned(), number)));
         if good.is_empty() {
             cells.push("does not hold".to_owned());
         } else {
@@ -146,7 +143,7 @@ fn agreement(all: &[Collected]) -> Result<String> {
          see the same examples, so the true error is rather smaller. A difference of {ERRORS} standard errors counts: then \
          the statement *holds*, or *does not hold*; below it is *within noise*.\n\n"
     );
-    for variant in VARIANTS {
+    for variant in shown(all) {
         let measured = |collected| CLAIMS.iter().map(move |claim| claim.measured(collected, variant));
         let known = all.iter().flat_map(measured).collect::<Result<Vec<Difference>>>()?;
         if known.iter().all(|difference| *difference == Difference::NotRun) {
@@ -206,19 +203,14 @@ fn capital(word: &str) -> String {
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// What optimal ranges and distillation change, method by method.
+/// What optimal ranges, compensated rounding and distillation change, method by method.
 fn beyond(all: &[Collected]) -> Result<String> {
-    let effects: [(&str, Variant, Variant); 4] = [
-        ("optimal ranges, not trained", Variant::Untrained(Ranges::Optimal), Variant::Untrained(Ranges::MinMax)),
-        ("optimal ranges, trained", Variant::Trained(Ranges::Optimal, false), Variant::Trained(Ranges::MinMax, false)),
-        ("distillation, min/max", Variant::Trained(Ranges::MinMax, true), Variant::Trained(Ranges::MinMax, false)),
-        ("distillation, optimal", Variant::Trained(Ranges::Optimal, true), Variant::Trained(Ranges::Optimal, false)),
-    ];
+    let effects = effects(all);
     let mut text = "What each changes, in points, with its standard error as above; it *helps* or *hurts* where the \
                     difference counts.\n\n"
         .to_owned();
     let mut header = vec!["task".to_owned(), "row".to_owned()];
-    header.extend(effects.iter().map(|(what, ..)| (*what).to_owned()));
+    header.extend(effects.iter().map(|(what, ..)| what.clone()));
     let mut table = Table::new(header);
     for collected in all {
         let mut names: Vec<&str> = collected.rows.iter().map(name_of).collect();
@@ -227,16 +219,37 @@ fn beyond(all: &[Collected]) -> Result<String> {
         names.dedup();
         for name in names {
             let term = |sign, variant| (sign, name.to_owned(), variant);
-            let found =
-                effects.map(|(_, with, without)| difference(collected, &[term(1.0, with), term(-1.0, without)]));
+            let between = |with, without| difference(collected, &[term(1.0, with), term(-1.0, without)]);
+            let found: Vec<Difference> = effects.iter().map(|&(_, with, without)| between(with, without)).collect();
             if found.iter().any(|difference| *difference != Difference::NotRun) {
-                let cells = found.map(|difference| difference.with(Verdict::effect));
+                let cells = found.iter().map(|difference| difference.with(Verdict::effect));
                 table.row([task_title(collected.task).to_owned(), format!("`{name}`")].into_iter().chain(cells));
             }
         }
     }
     let _ = write!(text, "{table}");
     Ok(text)
+}
+
+/// What can be set beside what: optimal ranges beside min/max, compensated rounding and distillation beside none. Those
+/// that the paper could have had are shown whether they were run or not.
+fn effects(all: &[Collected]) -> Vec<(String, Variant, Variant)> {
+    let mut effects = Vec::new();
+    for with in shown(all) {
+        if with.ranges == Ranges::Optimal && with.is_plain() {
+            let end = if with.trained { "trained" } else { "not trained" };
+            effects.push((format!("optimal ranges, {end}"), with, Variant { ranges: Ranges::MinMax, ..with }));
+        }
+        if with.compensate && !with.distill {
+            let without = Variant { compensate: false, ..with };
+            effects.push((format!("compensation, {}", without.text()), with, without));
+        }
+        if with.distill {
+            let without = Variant { distill: false, ..with };
+            effects.push((format!("distillation, {}", without.text()), with, without));
+        }
+    }
+    effects
 }
 
 /// The names of all rows of the paper's tables, in its order.

@@ -9,9 +9,6 @@ use crate::Result;
 use crate::reproduce::paper::{PaperRow, Printed};
 use crate::reproduce::rows::{Ranges, method_name};
 
-/// What is shown for every table, run or not.
-const ALWAYS: [Ranges; 2] = Ranges::ALL;
-
 /// The section of a task.
 pub(super) fn section(collected: &Collected) -> Result<String> {
     let mut text = format!("## {}\n\n", task_title(collected.task));
@@ -95,20 +92,19 @@ fn drop_of(collected: &Collected, sample: &Sample) -> String {
 fn table(collected: &Collected, printed: Printed) -> Result<Table> {
     let rows = printed.rows()?;
     let names: Vec<String> = rows.iter().map(|row| method_name(&row.method, None)).collect();
-    let distilled: Vec<Ranges> = ALWAYS
-        .into_iter()
-        .filter(|&ranges| names.iter().any(|name| collected.sample(name, Variant::Trained(ranges, true)).is_some()))
-        .collect();
+    // Plain variants have their columns whether they were run or not, the others where a row of this table was.
+    let runs = |variant: &Variant| names.iter().any(|name| collected.sample(name, *variant).is_some());
+    let extra: Vec<Variant> = Variant::all().into_iter().filter(|own| !own.is_plain() && runs(own)).collect();
     let metrics = collected.metrics().join(" / ");
     let [first, second] = printed.columns();
     let mut header = ["method", first, second].map(str::to_owned).to_vec();
     header.extend([format!("paper: {metrics}"), "drop".to_owned()]);
-    for ranges in ALWAYS {
-        header.extend([Variant::Untrained(ranges), Variant::Trained(ranges, false)].map(Variant::text));
+    for ranges in Ranges::ALL {
+        header.extend([Variant::untrained(ranges), Variant::trained(ranges)].map(Variant::text));
         header.push("drop".to_owned());
     }
-    for &ranges in &distilled {
-        header.extend([Variant::Trained(ranges, true).text(), "drop".to_owned()]);
+    for variant in &extra {
+        header.extend([variant.text(), "drop".to_owned()]);
     }
     let mut table = Table::new(header);
     let baseline = rows.first();
@@ -119,12 +115,12 @@ fn table(collected: &Collected, printed: Printed) -> Result<Table> {
         if row.method.is_full() {
             cells.push("–".to_owned());
             let own = joined(collected, |metric| Some(collected.full(metric)));
-            let empty = 2 * distilled.len();
+            let empty = 2 * extra.len();
             cells.extend([own.clone(), "–".to_owned(), "–".to_owned(), own, "–".to_owned(), "–".to_owned()]);
             cells.extend(std::iter::repeat_n("–".to_owned(), empty));
         } else {
             cells.push(joined(collected, |metric| paper_drop(collected, baseline, row, metric)));
-            cells.extend(measured(collected, name, &distilled));
+            cells.extend(measured(collected, name, &extra));
         }
         table.row(cells);
     }
@@ -136,18 +132,18 @@ fn paper_drop(collected: &Collected, baseline: Option<&PaperRow>, row: &PaperRow
 }
 
 /// Our cells of a row.
-fn measured(collected: &Collected, name: &str, distilled: &[Ranges]) -> Vec<String> {
+fn measured(collected: &Collected, name: &str, extra: &[Variant]) -> Vec<String> {
     let cell = |sample: Option<&Sample>| sample.map_or("not run".to_owned(), |own| figures(collected, own));
     let drop = |sample: Option<&Sample>| sample.map_or("–".to_owned(), |own| drop_of(collected, own));
     let mut cells = Vec::new();
-    for ranges in ALWAYS {
-        let untrained = collected.sample(name, Variant::Untrained(ranges));
-        let trained = collected.sample(name, Variant::Trained(ranges, false));
+    for ranges in Ranges::ALL {
+        let untrained = collected.sample(name, Variant::untrained(ranges));
+        let trained = collected.sample(name, Variant::trained(ranges));
         cells.extend([cell(untrained.as_ref()), cell(trained.as_ref())]);
         cells.push(drop(trained.as_ref().or(untrained.as_ref())));
     }
-    for &ranges in distilled {
-        let own = collected.sample(name, Variant::Trained(ranges, true));
+    for &variant in extra {
+        let own = collected.sample(name, variant);
         cells.extend([cell(own.as_ref()), drop(own.as_ref())]);
     }
     cells
