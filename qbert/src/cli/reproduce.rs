@@ -7,6 +7,7 @@ use qbert::kernels::Compute;
 use qbert::model::Checkpoint;
 use qbert::reproduce::{
     Experiment, Ran, Ranges, Row, RowResult, Selection, Sensitivity, State, Study, Table as PaperTable, Treatment,
+    render,
 };
 use qbert::train::qat::run::recipe;
 use qbert::train::trainer::Settings;
@@ -20,6 +21,7 @@ use super::{compute, json, model, note};
 
 /// Make the rows of the paper's tables on a fine-tuned checkpoint; each is a run with a result file of its own.
 #[derive(Debug, Args)]
+#[command(mut_arg("task", |argument| argument.required(false).required_unless_present("render")))]
 #[command(after_help = "\
 Examples:
   qbert reproduce --task sst2 --table main --model tuned --train train.tsv --dev dev.tsv \\
@@ -27,6 +29,7 @@ Examples:
   qbert reproduce … --table main,groups --list          rows, sizes, and which are done
   qbert reproduce … --rows qbert-mp-2-3,directq-2 --ranges optimal --distill
   qbert reproduce … --steps 0                           quantized without training
+  qbert reproduce --render results/reproduce --out docs/results.md
 
 A result is OUT/TASK/ROW.json, written when the row is done. Rows that are done are skipped, an
 interrupted one goes on where it was, and several processes may share the work. --table leaves all
@@ -36,20 +39,23 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',', value_name = "TABLE[,TABLE]")]
     table: Vec<String>,
     /// Fine-tuned checkpoint directory, or a hub id.
-    #[arg(long)]
-    model: String,
+    #[arg(long, required_unless_present = "render")]
+    model: Option<String>,
     /// Files to learn from.
-    #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
+    #[arg(long, required_unless_present = "render", num_args = 1.., value_name = "FILE")]
     train: Vec<PathBuf>,
     /// File to judge by.
-    #[arg(long, value_name = "FILE")]
-    dev: PathBuf,
+    #[arg(long, required_unless_present = "render", value_name = "FILE")]
+    dev: Option<PathBuf>,
     /// Sensitivities of the layers, measured by `qbert analyze`, for rows with mixed precision.
     #[arg(long, value_name = "FILE")]
     sensitivity: Option<PathBuf>,
-    /// Directory of the results.
+    /// Directory of the results; with --render, the page to write.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Make a Markdown page of the results in this directory, instead of making rows.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["task", "table", "model", "train", "dev", "sensitivity", "list"])]
+    render: Option<PathBuf>,
     #[command(flatten)]
     reading: Reading,
     #[command(flatten)]
@@ -77,13 +83,16 @@ pub(crate) struct Options {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Rows")]
 struct Choice {
-    /// Ranges of the weights: the paper's, those with the least squared error, every row with both; or the latter with
-    /// compensated rounding.
+    /// Ranges of the weights: the paper's, those with the least squared error, or every row with both.
     #[arg(long, value_enum, default_value = "both")]
     ranges: WhichRanges,
+    /// Round weights so that they make up for each other's errors, which the paper does not do: `no`, `yes`, or every row
+    /// `both` ways.
+    #[arg(long, value_enum, num_args = 0..=1, default_value = "no", default_missing_value = "yes")]
+    compensate: Extra,
     /// Learn from the full-precision model, too, which the paper does not do: `no`, `yes`, or every row `both` ways.
     #[arg(long, value_enum, num_args = 0..=1, default_value = "no", default_missing_value = "yes")]
-    distill: Distill,
+    distill: Extra,
     /// Seeds; every row is trained once with each.
     #[arg(long, value_delimiter = ',', value_name = "N[,N]", default_value = "1")]
     seeds: Vec<u64>,
@@ -97,14 +106,23 @@ enum WhichRanges {
     MinMax,
     Optimal,
     Both,
-    Compensated,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Distill {
+enum Extra {
     No,
     Yes,
     Both,
+}
+
+impl Extra {
+    fn choices(self) -> Vec<bool> {
+        match self {
+            Self::No => vec![false],
+            Self::Yes => vec![true],
+            Self::Both => vec![false, true],
+        }
+    }
 }
 
 /// The same for every row.
@@ -152,14 +170,10 @@ impl Choice {
             ranges: match self.ranges {
                 WhichRanges::MinMax => vec![Ranges::MinMax],
                 WhichRanges::Optimal => vec![Ranges::Optimal],
-                WhichRanges::Both => Ranges::BOTH.to_vec(),
-                WhichRanges::Compensated => vec![Ranges::Compensated],
+                WhichRanges::Both => Ranges::ALL.to_vec(),
             },
-            distill: match self.distill {
-                Distill::No => vec![false],
-                Distill::Yes => vec![true],
-                Distill::Both => vec![false, true],
-            },
+            compensate: self.compensate.choices(),
+            distill: self.distill.choices(),
             seeds: self.seeds.clone(),
             trained,
             names: self.rows.iter().flat_map(|text| names(text)).collect(),
@@ -180,6 +194,11 @@ fn names(text: &str) -> Vec<String> {
 }
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    if let Some(directory) = &options.render {
+        let page = render(directory)?;
+        qbert::model::atomic::write_file(&options.out, |writer| writer.write_all(page.as_bytes()))?;
+        return Ok(format!("{}\n", options.out.display()));
+    }
     let experiment = experiment(options, quiet)?;
     let trained = experiment.budget.steps.unwrap_or(experiment.budget.epochs) > 0;
     let selection = options.choice.selection(&options.table, trained)?;
@@ -189,19 +208,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         return list(&study, &rows, options.json);
     }
     // Said before anything is computed: rows that cannot be made, or were made differently.
-    for row in &rows {
-        match study.state(row)? {
-            State::Differs(difference) if !options.redo => {
-                let path = study.result_path(row);
-                let message = format!("{}: the row was made with other settings: {difference}", path.display());
-                let hint = "give the same settings or another --out, or have such rows made again with --redo";
-                return Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()));
-            }
-            _ => {
-                study.plan(row)?;
-            }
-        }
-    }
+    rows.iter().try_for_each(|row| study.check(row))?;
     let compute = compute(options.threads)?;
     let results = all(&study, &rows, &compute, quiet)?;
     Ok(if options.json { json(&results) } else { text(&results) })
@@ -209,7 +216,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
 
 fn experiment(options: &Options, quiet: bool) -> Result<Experiment> {
     let task = options.reading.task()?;
-    let directory = model::directory(&options.model, quiet)?;
+    let directory = model::directory(options.model.as_deref().unwrap_or_default(), quiet)?;
     let layers = Checkpoint::open(&directory)?.config().layers;
     let sensitivity = options.sensitivity.as_ref().map(|path| {
         let measured = sensitivity::read(path, layers)?;
@@ -224,7 +231,7 @@ fn experiment(options: &Options, quiet: bool) -> Result<Experiment> {
         task,
         model: directory,
         train: options.train.clone(),
-        dev: options.dev.clone(),
+        dev: options.dev.clone().unwrap_or_default(),
         read: options.reading.options(true)?,
         max_len: options.reading.max_len()?,
         sensitivity: sensitivity.transpose()?,

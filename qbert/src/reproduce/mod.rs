@@ -8,11 +8,13 @@
 //! used, take `qbert quantize` with its own defaults.
 
 pub mod paper;
+mod render;
 mod result;
 pub mod rows;
 mod run;
 mod study;
 
+pub use render::render;
 pub use result::{Bits, Compression, Drops, Epoch, Metrics, PaperMib, RowResult, RowSettings, Sizes, Source, Training};
 pub use rows::{Ranges, Row, Selection, Table, Treatment};
 pub use run::Ran;

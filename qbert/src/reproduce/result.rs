@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use qbert_quant::{Embedding, Matrix, ModelShape, Plan, Site};
+use qbert_quant::{Embedding, Matrix, ModelShape, Plan};
 use qbert_tasks::Task;
 use qbert_train::evaluate::{Details, Evaluation};
 use qbert_train::qat::student::QatSettings;
@@ -384,20 +384,4 @@ impl From<&Evaluation> for Measured {
         }
         Self { metric: (*metric).to_owned(), examples: *examples, counted, metrics }
     }
-}
-
-/// The plan with no more groups than a matrix has output neurons, so that small models can follow the paper's numbers.
-pub(super) fn with_fitting_groups(mut plan: Plan, shape: &ModelShape) -> Result<Plan> {
-    for tensor in &shape.tensors {
-        let neurons = match tensor.axis {
-            qbert_quant::Axis::Rows => tensor.rows,
-            qbert_quant::Axis::Columns => tensor.cols,
-        };
-        let site: Site = tensor.site;
-        let own = plan.site_mut(site)?;
-        if let qbert_quant::GroupSpec::Count(count) = own.groups {
-            own.groups = qbert_quant::GroupSpec::Count(count.min(neurons));
-        }
-    }
-    Ok(plan)
 }

@@ -83,21 +83,17 @@ pub enum Ranges {
     MinMax,
     /// The sub-interval with the least squared error.
     Optimal,
-    /// The same, and weights are rounded so that they make up for each other's errors ([`qbert_quant::compensate`]): what
-    /// `qbert quantize` does if nothing else is said.
-    Compensated,
 }
 
 impl Ranges {
-    /// The paper's and the best there are: what differs between them is the range alone.
-    pub const BOTH: [Self; 2] = [Self::MinMax, Self::Optimal];
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::MinMax, Self::Optimal];
 
     /// The name in files and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::MinMax => "min-max",
             Self::Optimal => "optimal",
-            Self::Compensated => "compensated",
         }
     }
 
@@ -105,7 +101,7 @@ impl Ranges {
     pub fn method(self) -> RangeMethod {
         match self {
             Self::MinMax => RangeMethod::MinMax,
-            Self::Optimal | Self::Compensated => RangeMethod::Mse,
+            Self::Optimal => RangeMethod::Mse,
         }
     }
 }
@@ -120,11 +116,15 @@ pub enum Treatment {
     PostTraining {
         /// Ranges of the weights.
         ranges: Ranges,
+        /// Whether weights are rounded so that they make up for each other's errors, which the paper does not do.
+        compensate: bool,
     },
     /// Quantization-aware training.
     Trained {
         /// Ranges of the weights.
         ranges: Ranges,
+        /// Whether training begins from weights that make up for each other's errors.
+        compensate: bool,
         /// Whether the full-precision model teaches.
         distill: bool,
         /// Seed of everything random.
@@ -137,8 +137,18 @@ impl Treatment {
     pub fn ranges(self) -> Option<Ranges> {
         match self {
             Self::FullPrecision => None,
-            Self::PostTraining { ranges } | Self::Trained { ranges, .. } => Some(ranges),
+            Self::PostTraining { ranges, .. } | Self::Trained { ranges, .. } => Some(ranges),
         }
+    }
+
+    /// Whether weights make up for each other's errors before training.
+    pub fn compensate(self) -> bool {
+        matches!(self, Self::PostTraining { compensate: true, .. } | Self::Trained { compensate: true, .. })
+    }
+
+    /// Whether the full-precision model teaches.
+    pub fn distill(self) -> bool {
+        matches!(self, Self::Trained { distill: true, .. })
     }
 }
 
@@ -169,14 +179,20 @@ impl Row {
 
     /// The row's name, that of its file.
     pub fn id(&self) -> String {
-        let name = self.name();
+        let mut id = self.name();
+        if let Some(ranges) = self.treatment.ranges() {
+            id = format!("{id}.{}", ranges.name());
+        }
+        if self.treatment.compensate() {
+            id += ".compensate";
+        }
+        if self.treatment.distill() {
+            id += ".distill";
+        }
         match self.treatment {
-            Treatment::FullPrecision => name,
-            Treatment::PostTraining { ranges } => format!("{name}.{}.post-training", ranges.name()),
-            Treatment::Trained { ranges, distill, seed } => {
-                let distill = if distill { ".distill" } else { "" };
-                format!("{name}.{}{distill}.seed{seed}", ranges.name())
-            }
+            Treatment::FullPrecision => id,
+            Treatment::PostTraining { .. } => id + ".post-training",
+            Treatment::Trained { seed, .. } => format!("{id}.seed{seed}"),
         }
     }
 }
@@ -209,6 +225,8 @@ pub struct Selection {
     pub tables: Vec<Table>,
     /// Ranges, each row once with each.
     pub ranges: Vec<Ranges>,
+    /// Without and with compensated rounding.
+    pub compensate: Vec<bool>,
     /// Without and with distillation.
     pub distill: Vec<bool>,
     /// Seeds.
@@ -250,13 +268,19 @@ impl Selection {
     }
 
     fn treatments(&self) -> Vec<Treatment> {
+        let starts = || self.compensate.iter().flat_map(|&c| self.ranges.iter().map(move |&ranges| (c, ranges)));
         if !self.trained {
-            return self.ranges.iter().map(|&ranges| Treatment::PostTraining { ranges }).collect();
+            return starts().map(|(compensate, ranges)| Treatment::PostTraining { ranges, compensate }).collect();
         }
         let mut all = Vec::new();
         for &seed in &self.seeds {
             for &distill in &self.distill {
-                all.extend(self.ranges.iter().map(|&ranges| Treatment::Trained { ranges, distill, seed }));
+                all.extend(starts().map(|(compensate, ranges)| Treatment::Trained {
+                    ranges,
+                    compensate,
+                    distill,
+                    seed,
+                }));
             }
         }
         all
@@ -273,8 +297,10 @@ mod tests {
 
     #[test]
     fn a_row_is_called_the_same_for_ever() {
-        let trained = |distill| Treatment::Trained { ranges: Ranges::MinMax, distill, seed: 1 };
-        let post = Treatment::PostTraining { ranges: Ranges::Optimal };
+        let trained = |distill| Treatment::Trained { ranges: Ranges::MinMax, compensate: false, distill, seed: 1 };
+        let post = Treatment::PostTraining { ranges: Ranges::Optimal, compensate: false };
+        let all = Treatment::Trained { ranges: Ranges::Optimal, compensate: true, distill: true, seed: 3 };
+        assert_eq!(row("q-bert:2", None, all).id(), "qbert-2.optimal.compensate.distill.seed3");
         assert_eq!(Row::baseline().unwrap().id(), "baseline");
         assert_eq!(row("q-bert:2/3", None, trained(false)).id(), "qbert-mp-2-3.min-max.seed1");
         assert_eq!(row("q-bert:2/3-rev", None, trained(true)).id(), "qbert-mp-2-3-rev.min-max.distill.seed1");
@@ -296,7 +322,8 @@ mod tests {
     fn rows_come_once_and_seed_by_seed() {
         let selection = Selection {
             tables: vec![],
-            ranges: Ranges::BOTH.to_vec(),
+            ranges: Ranges::ALL.to_vec(),
+            compensate: vec![false],
             distill: vec![false],
             seeds: vec![1, 2],
             trained: true,

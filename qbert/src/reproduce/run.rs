@@ -93,6 +93,15 @@ impl Study {
         Ok(Ran::Now(result))
     }
 
+    /// Whether a row can be made, or is there: said before anything is computed.
+    ///
+    /// # Errors
+    /// A row that was made with other settings and is not to be made again; one whose plan cannot be made.
+    pub fn check(&self, row: &Row) -> Result<()> {
+        self.plan(row)?;
+        self.done(row).map(|_| ())
+    }
+
     /// The result of a row that is done; an error if it was made differently, unless such rows are to be made again.
     fn done(&self, row: &Row) -> Result<Option<Box<RowResult>>> {
         match self.state(row)? {
@@ -191,8 +200,8 @@ fn clear(scratch: &Path) -> Result<()> {
 fn training(scratch: &Path) -> Result<Training> {
     let (log, metrics) = (scratch.join("train.jsonl"), scratch.join("metrics.json"));
     let text = std::fs::read_to_string(&log).map_err(io(&log, "read"))?;
-    let steps = text.lines().filter_map(|line| serde_json::from_str::<StepRecord>(line).ok());
-    let (steps, epochs) = steps.last().map_or((0, 0.0), |record| (record.step, record.epoch));
+    let mut steps = text.lines().filter_map(|line| serde_json::from_str::<StepRecord>(line).ok());
+    let (steps, epochs) = steps.next_back().map_or((0, 0.0), |record| (record.step, record.epoch));
     let bytes = std::fs::read(&metrics).map_err(io(&metrics, "read"))?;
     let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
     let sequences = value["run"]["run"]["train"]["sequences"].as_u64().ok_or_else(|| {

@@ -5,7 +5,9 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use qbert_model::Checkpoint;
-use qbert_quant::{LayerSensitivity, Metric, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking};
+use qbert_quant::{
+    Axis, GroupSpec, LayerSensitivity, Metric, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking,
+};
 use qbert_tasks::{Kind, ReadOptions, Task};
 use qbert_train::finetune::Finetune;
 use qbert_train::qat::distill::Distillation;
@@ -13,8 +15,8 @@ use qbert_train::qat::method::Method;
 use qbert_train::qat::student::QatSettings;
 use qbert_train::trainer::Settings;
 
-use super::result::{Bits, PaperMib, RowResult, RowSettings, Source, io, paper_sizes, with_fitting_groups};
-use super::rows::{HEADLINE_COMPRESSION, HEADLINE_METHOD, Ranges, Row, Selection, Table, Treatment};
+use super::result::{Bits, PaperMib, RowResult, RowSettings, Source, io, paper_sizes};
+use super::rows::{HEADLINE_COMPRESSION, HEADLINE_METHOD, Row, Selection, Table, Treatment};
 use crate::fetch::sha256;
 use crate::packing::weights_hash;
 use crate::{Error, ErrorKind, Result};
@@ -154,7 +156,7 @@ impl Study {
 
     fn full_plan(&self) -> Result<Plan> {
         let full: Method = "full".parse()?;
-        Ok(with_fitting_groups(full.plan(self.layers, &[], RangeMethod::MinMax)?, &self.shape)?)
+        with_fitting_groups(full.plan(self.layers, &[], RangeMethod::MinMax)?, &self.shape)
     }
 
     /// The plan of a row.
@@ -281,12 +283,13 @@ impl Study {
     pub(super) fn command(&self, row: &Row) -> String {
         let Experiment { task, max_train, max_dev, max_len, ref budget, .. } = self.experiment;
         let mut words: Vec<String> = vec![format!("qbert reproduce --task {task} --rows {}", row.name())];
+        words.extend(row.treatment.ranges().map(|ranges| format!("--ranges {}", ranges.name())));
+        words.extend(row.treatment.compensate().then(|| "--compensate".to_owned()));
+        words.extend(row.treatment.distill().then(|| "--distill".to_owned()));
         match row.treatment {
             Treatment::FullPrecision => {}
-            Treatment::PostTraining { ranges } => words.push(format!("--ranges {} --steps 0", ranges.name())),
-            Treatment::Trained { ranges, distill, seed } => {
-                words.push(format!("--ranges {}", ranges.name()));
-                words.extend(distill.then(|| "--distill".to_owned()));
+            Treatment::PostTraining { .. } => words.push("--steps 0".to_owned()),
+            Treatment::Trained { seed, .. } => {
                 words.push(format!("--seeds {seed}"));
                 words.push(match budget.steps {
                     Some(steps) => format!("--steps {steps}"),
@@ -312,8 +315,7 @@ impl Study {
 
 /// What quantization-aware training of a row decides beside its budget.
 pub(super) fn quantization(row: &Row) -> QatSettings {
-    let distill = matches!(row.treatment, Treatment::Trained { distill: true, .. });
-    let compensate = row.treatment.ranges() == Some(Ranges::Compensated);
+    let (compensate, distill) = (row.treatment.compensate(), row.treatment.distill());
     QatSettings { compensate, distillation: distill.then(Distillation::default), ..QatSettings::default() }
 }
 
@@ -325,6 +327,21 @@ fn source(path: &Path) -> Result<Source> {
 
 fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(|| ".".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// The plan with no more groups than a matrix has output neurons, so that small models can follow the paper's numbers.
+fn with_fitting_groups(mut plan: Plan, shape: &ModelShape) -> Result<Plan> {
+    for tensor in &shape.tensors {
+        let neurons = match tensor.axis {
+            Axis::Rows => tensor.rows,
+            Axis::Columns => tensor.cols,
+        };
+        let own = plan.site_mut(tensor.site)?;
+        if let GroupSpec::Count(count) = own.groups {
+            own.groups = GroupSpec::Count(count.min(neurons));
+        }
+    }
+    Ok(plan)
 }
 
 /// How many layers have the higher width in a plan with mixed precision: the share that the paper's plan for the task has
@@ -351,4 +368,28 @@ pub fn usual_high(method: &Method, task: Task, layers: usize) -> Result<usize> {
     };
     let share = (2 * wide * layers + all) / (2 * all);
     Ok(share.clamp(1, layers.saturating_sub(1).max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_share_of_layers_is_scaled_to_the_model() {
+        let high = |method: &str, task, layers| usual_high(&method.parse().unwrap(), task, layers).unwrap();
+        // Tab. 6 and 7 themselves.
+        let tasks = [Task::Sst2, Task::Mnli, Task::Conll03, Task::Squad];
+        assert_eq!(tasks.map(|task| high("q-bert:2/3", task, 12)), [6, 4, 4, 6]);
+        assert_eq!(tasks.map(|task| high("q-bert:2/4", task, 12)), [6, 5, 5, 5]);
+        // Half the layers; 2.5 is 3, which is also the size that the paper prints.
+        assert_eq!(tasks.map(|task| high("q-bert:2/3", task, 6)), [3, 2, 2, 3]);
+        assert_eq!(tasks.map(|task| high("q-bert:2/4", task, 6)), [3, 3, 3, 3]);
+        // A user's own tasks, the variants of a method, widths without a plan, and models of two layers.
+        assert_eq!(high("q-bert:2/3", Task::Ner, 12), 4);
+        assert_eq!(high("q-bert:2/3,attention=1/2", Task::Sst2, 12), 6);
+        assert_eq!(high("q-bert:2/3-rev", Task::Mnli, 12), 4);
+        assert_eq!(high("q-bert:3/8", Task::Sst2, 6), 3);
+        assert_eq!(high("q-bert:2/3", Task::Mnli, 2), 1);
+        assert_eq!(high("q-bert:2/3", Task::Mnli, 1), 1);
+    }
 }

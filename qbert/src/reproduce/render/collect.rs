@@ -1,0 +1,260 @@
+//! Results of rows, read back and put together by task, method and variant.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use qbert_tasks::Task;
+use qbert_train::sensitivity::Sensitivity;
+
+use crate::reproduce::result::{RowResult, io};
+use crate::reproduce::rows::Ranges;
+use crate::{Error, ErrorKind, Result};
+
+/// What was done with a method's plan, seeds aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Variant {
+    pub(super) ranges: Ranges,
+    /// Whether it was trained, rather than calibrated only.
+    pub(super) trained: bool,
+    pub(super) compensate: bool,
+    pub(super) distill: bool,
+}
+
+impl Variant {
+    /// The variant for people.
+    pub(super) fn text(self) -> String {
+        let ranges = |ranges| match ranges {
+            Ranges::MinMax => "min/max",
+            Ranges::Optimal => "optimal",
+        };
+        let compensated = if self.compensate { ", compensated" } else { "" };
+        let end = match (self.trained, self.distill) {
+            (false, _) => "not trained",
+            (true, false) => "trained",
+            (true, true) => "distilled",
+        };
+        format!("{}{compensated}, {end}", ranges(self.ranges))
+    }
+
+    /// Without training, without anything that the paper does not do.
+    pub(super) fn untrained(ranges: Ranges) -> Self {
+        Self { ranges, trained: false, compensate: false, distill: false }
+    }
+
+    /// Trained, without anything that the paper does not do.
+    pub(super) fn trained(ranges: Ranges) -> Self {
+        Self { trained: true, ..Self::untrained(ranges) }
+    }
+
+    /// The same with compensated rounding.
+    pub(super) fn compensated(self) -> Self {
+        Self { compensate: true, ..self }
+    }
+
+    /// The same with distillation.
+    pub(super) fn distilled(self) -> Self {
+        Self { distill: true, ..self }
+    }
+
+    /// Whether the paper could have done it: shown whether it was run or not.
+    pub(super) fn is_plain(self) -> bool {
+        !self.compensate && !self.distill
+    }
+
+    /// Every variant, plain ones and trained ones first.
+    pub(super) fn all() -> Vec<Self> {
+        let both = |make: fn(Ranges) -> Self| Ranges::ALL.map(make);
+        let plain = [both(Self::trained), both(Self::untrained)].concat();
+        let compensated = plain.iter().map(|variant| variant.compensated());
+        let trained = plain.iter().copied().chain(compensated.clone()).filter(|variant| variant.trained);
+        let distilled = trained.map(Self::distilled).collect::<Vec<_>>();
+        plain.iter().copied().chain(compensated).chain(distilled).collect()
+    }
+
+    /// Whether a result has figures of it.
+    fn includes(self, row: &RowResult) -> bool {
+        let own = row.settings.treatment;
+        let alike = own.ranges() == Some(self.ranges) && own.compensate() == self.compensate;
+        // Every quantized row was judged before training, whoever taught it afterwards.
+        alike && if self.trained { row.last.is_some() && own.distill() == self.distill } else { true }
+    }
+}
+
+/// The runs of a method in a variant: one, or one for each seed.
+#[derive(Debug, Clone)]
+pub(super) struct Sample {
+    runs: Vec<BTreeMap<String, f64>>,
+    /// What the metric is a share of.
+    counted: usize,
+    /// Which of the task's budgets the runs had, each once; none without training.
+    pub(super) budgets: Vec<usize>,
+}
+
+impl Sample {
+    /// How many runs.
+    pub(super) fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    fn values(&self, metric: &str) -> Vec<f64> {
+        self.runs.iter().filter_map(|run| run.get(metric).copied()).collect()
+    }
+
+    /// The mean over the runs.
+    pub(super) fn mean(&self, metric: &str) -> Option<f64> {
+        let values = self.values(metric);
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    }
+
+    /// The standard deviation between the runs; `None` for a single one.
+    pub(super) fn deviation(&self, metric: &str) -> Option<f64> {
+        let (values, mean) = (self.values(metric), self.mean(metric)?);
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        (values.len() > 1).then(|| (squares / (values.len() - 1) as f64).sqrt())
+    }
+
+    /// The squared standard error of the mean: that of a share of so many examples, which all runs were judged by, and
+    /// that of the mean of the runs.
+    pub(super) fn squared_error(&self, metric: &str) -> Option<f64> {
+        let between = self.deviation(metric).map_or(0.0, |deviation| deviation.powi(2) / self.runs.len() as f64);
+        Some(binomial(self.mean(metric)?, self.counted) + between)
+    }
+}
+
+/// The squared standard error of a share in percent.
+pub(super) fn binomial(percent: f64, counted: usize) -> f64 {
+    let share = (percent / 100.0).clamp(0.0, 1.0);
+    1e4 * share * (1.0 - share) / counted.max(1) as f64
+}
+
+/// All results of a task.
+#[derive(Debug)]
+pub(super) struct Collected {
+    pub(super) task: Task,
+    /// In the order of their names; never empty.
+    pub(super) rows: Vec<RowResult>,
+    /// How much was trained, the most frequent first.
+    pub(super) budgets: Vec<String>,
+    pub(super) sensitivity: Option<Sensitivity>,
+}
+
+impl Collected {
+    /// Reads `DIRECTORY/TASK/*.json` of every task that is there, and `sensitivity-TASK.json` beside the directory.
+    pub(super) fn read(directory: &Path) -> Result<Vec<Self>> {
+        let mut all = Vec::new();
+        for task in Task::ALL {
+            let own = directory.join(task.name());
+            if own.is_dir() {
+                let sensitivity = directory.parent().map(|up| up.join(format!("sensitivity-{task}.json")));
+                all.extend(Self::of_task(task, &own, sensitivity.filter(|path| path.exists()))?);
+            }
+        }
+        if all.is_empty() {
+            let message = format!("{}: no results", directory.display());
+            let hint = "give the directory that `qbert reproduce --out` wrote, with a directory for each task";
+            return Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()));
+        }
+        Ok(all)
+    }
+
+    fn of_task(task: Task, directory: &Path, sensitivity: Option<PathBuf>) -> Result<Option<Self>> {
+        let entries = std::fs::read_dir(directory).map_err(io(directory, "read"))?;
+        let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(io(directory, "read")));
+        let mut paths = paths.collect::<Result<Vec<PathBuf>>>()?;
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+        paths.sort();
+        let rows = paths.iter().map(|path| RowResult::read(path)).collect::<Result<Vec<RowResult>>>()?;
+        let Some(first) = rows.first() else { return Ok(None) };
+        for (row, path) in rows.iter().zip(&paths) {
+            let judged = |row: &RowResult| {
+                let own = &row.settings;
+                (own.model.sha256.clone(), own.dev.sha256.clone(), own.max_dev, own.max_len)
+            };
+            if judged(row) != judged(first) || row.settings.task != task {
+                let message =
+                    format!("{}: of another model, task or dev set than {}", path.display(), paths[0].display());
+                let hint = "keep the results of one model on one dev set in a directory".to_owned();
+                return Err(Error::new(ErrorKind::BadInput, message, hint));
+            }
+        }
+        let budgets = budgets(&rows);
+        let sensitivity = sensitivity.map(|path| Sensitivity::read(&path)).transpose()?;
+        Ok(Some(Self { task, rows, budgets, sensitivity }))
+    }
+
+    /// The first of the results, for what all have in common.
+    pub(super) fn any(&self) -> &RowResult {
+        &self.rows[0]
+    }
+
+    /// The metric that comparisons are about.
+    pub(super) fn metric(&self) -> &str {
+        &self.any().metric
+    }
+
+    /// All metrics, in the order of tables.
+    pub(super) fn metrics(&self) -> Vec<&str> {
+        self.any().full_precision.keys().map(String::as_str).collect()
+    }
+
+    /// The full-precision model's figure.
+    pub(super) fn full(&self, metric: &str) -> f64 {
+        self.any().full_precision.get(metric).copied().unwrap_or(f64::NAN)
+    }
+
+    /// The runs of a method, by its name in files.
+    pub(super) fn sample(&self, name: &str, variant: Variant) -> Option<Sample> {
+        let rows: Vec<&RowResult> =
+            self.rows.iter().filter(|row| name_of(row) == name && variant.includes(row)).collect();
+        let counted = self.any().counted;
+        if !variant.trained {
+            let metrics = rows.iter().find_map(|row| row.post_training.clone())?;
+            return Some(Sample { runs: vec![metrics], counted, budgets: Vec::new() });
+        }
+        let runs: Vec<_> = rows.iter().filter_map(|row| Some(row.last.as_ref()?.metrics.clone())).collect();
+        let place = |row: &&RowResult| self.budgets.iter().position(|text| Some(text) == budget(row).as_ref());
+        let mut budgets: Vec<usize> = rows.iter().filter_map(place).collect();
+        budgets.sort_unstable();
+        budgets.dedup();
+        (!runs.is_empty()).then_some(Sample { runs, counted, budgets })
+    }
+
+    /// Whether any row was run in a variant.
+    pub(super) fn has(&self, variant: Variant) -> bool {
+        self.rows.iter().any(|row| variant.includes(row))
+    }
+
+    /// Any result of a method, for its size.
+    pub(super) fn sized(&self, name: &str) -> Option<&RowResult> {
+        self.rows.iter().find(|row| name_of(row) == name)
+    }
+}
+
+/// The method's name in files.
+pub(super) fn name_of(row: &RowResult) -> &str {
+    row.id.split('.').next().unwrap_or(&row.id)
+}
+
+/// How much a row was trained, for people.
+fn budget(row: &RowResult) -> Option<String> {
+    let (training, settings) = (row.training.as_ref()?, row.settings.budget.as_ref()?);
+    row.last.as_ref()?;
+    Some(format!(
+        "{} steps of {} sequences at a learning rate of {:?}, {:.2} passes over {} sequences",
+        training.steps,
+        settings.batch * settings.accumulate,
+        settings.optimizer.learning_rate,
+        training.epochs,
+        training.sequences,
+    ))
+}
+
+fn budgets(rows: &[RowResult]) -> Vec<String> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for text in rows.iter().filter_map(budget) {
+        *counts.entry(text).or_default() += 1;
+    }
+    let mut texts: Vec<(String, usize)> = counts.into_iter().collect();
+    texts.sort_by(|(text, count), (other, more)| more.cmp(count).then_with(|| text.cmp(other)));
+    texts.into_iter().map(|(text, _)| text).collect()
+}

@@ -1,0 +1,304 @@
+//! `docs/results.md` from the result files: no number in it is typed by hand.
+//!
+//! The page has the paper's headline, every comparison with its standard error and a verdict, what the data can show,
+//! and for each task the paper's tables with our columns beside the paper's.
+
+mod collect;
+mod compare;
+mod markdown;
+mod tables;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use qbert_tasks::Task;
+use qbert_train::qat::method::Method;
+
+use self::collect::{Collected, Variant, binomial, name_of};
+use self::compare::{CLAIMS, Difference, ERRORS, Verdict, difference};
+use self::markdown::Table;
+use super::paper::Printed;
+use super::result::RowResult;
+use super::rows::{HEADLINE_COMPRESSION, HEADLINE_DROP, HEADLINE_METHOD, Ranges, method_name};
+use crate::Result;
+
+const INTRODUCTION: &str = "\
+# The paper's tables, measured here
+
+Made from `results/reproduce/*/*.json` by
+
+```text
+qbert reproduce --render results/reproduce --out docs/results.md
+```
+
+and never edited by hand; [reproduce.md](reproduce.md) says how the rows are made. The paper's figures are those of
+BERT-base, ours those of a smaller model with a smaller budget, so what is comparable is the *drop* below each one's own
+full precision. \"min/max\" takes the smallest and largest weight of a group as its range, which is how the paper is read;
+\"optimal\" takes the range with the least squared error; \"compensated\" rounds weights so that they make up for each other's
+errors, and \"distilled\" learns from the full-precision model, too; the paper does neither. \"Not trained\" is quantized and calibrated only. Figures after training are those of the last
+epoch. \"Not run\" says that there is no result. ± in tables of figures is the standard deviation between n seeds.
+";
+
+/// The page, from a directory of results.
+///
+/// # Errors
+/// No results, results that cannot be read, or results of different models in one task.
+pub fn render(directory: &Path) -> Result<String> {
+    let all = Collected::read(directory)?;
+    let mut text = INTRODUCTION.to_owned();
+    let _ = write!(text, "\n## The headline\n\n{}", headline(&all)?);
+    let _ = write!(text, "\n## What agrees with the paper and what does not\n\n{}", agreement(&all)?);
+    let _ = write!(text, "\n## Beyond the paper: ranges, compensation, distillation\n\n{}", beyond(&all)?);
+    let _ = write!(text, "\n## The data, and what it can show\n\n{}", limits(&all)?);
+    for collected in &all {
+        let _ = write!(text, "\n{}", tables::section(collected)?);
+    }
+    while let Some(place) = text.find("\n\n\n") {
+        text.remove(place);
+    }
+    Ok(text.trim_end().to_owned() + "\n")
+}
+
+/// A task's name in print.
+fn task_title(task: Task) -> &'static str {
+    match task {
+        Task::Sst2 => "SST-2",
+        Task::Mnli => "MNLI",
+        Task::Conll03 => "CoNLL-03",
+        Task::Squad => "SQuAD",
+        other => other.name(),
+    }
+}
+
+/// The variants to show: the plain ones, and what else was run.
+fn shown(all: &[Collected]) -> Vec<Variant> {
+    let ran = |variant: &Variant| all.iter().any(|collected| collected.has(*variant));
+    Variant::all().into_iter().filter(|variant| variant.is_plain() || ran(variant)).collect()
+}
+
+/// Whether 2/3 bits at the headline's compression lose no more than the headline says.
+fn headline(all: &[Collected]) -> Result<String> {
+    let method: Method = HEADLINE_METHOD.parse()?;
+    let plain = method_name(&method, None);
+    let mut header = ["task", "row", "encoder, times smaller"].map(str::to_owned).to_vec();
+    let variants = shown(all);
+    header.extend(variants.iter().map(|variant| format!("drop: {}", variant.text())));
+    header.push("verdict".to_owned());
+    let mut table = Table::new(header);
+    let (mut holds, mut known) = (Vec::new(), 0);
+    for collected in all {
+        let title = task_title(collected.task);
+        let Some(row) = headline_row(collected, &plain) else {
+            let empty = std::iter::repeat_n("not run".to_owned(), variants.len() + 3);
+            table.row(std::iter::once(title.to_owned()).chain(empty));
+            continue;
+        };
+        known += 1;
+        let lost: Vec<_> = variants.iter().map(|&variant| loss(collected, name_of(row), variant)).collect();
+        let good = variants.iter().zip(&lost).filter(|(_, lost)| lost.is_some_and(|(lost, _)| lost <= HEADLINE_DROP));
+        let good: Vec<String> = good.map(|(variant, _)| variant.text()).collect();
+        let times = format!("{:.1}", row.sizes.compression.encoder);
+        let mut cells = vec![title.to_owned(), format!("`{}`", name_of(row)), times];
+        let number = |(lost, error): (f64, f64)| format!("{lost:.2} ± {error:.2}");
+        cells.extend(lost.into_iter().map(|lost| lost.map_or("not run".to_owned(), number)));
+        if good.is_empty() {
+            cells.push("does not hold".to_owned());
+        } else {
+            holds.push(title);
+            cells.push(format!("holds: {}", good.join("; ")));
+        }
+        table.row(cells);
+    }
+    let which = if holds.is_empty() { String::new() } else { format!(" ({})", holds.join(", ")) };
+    Ok(format!(
+        "Encoder weights at least {HEADLINE_COMPRESSION} times smaller than f32 at 2/3 bits with at most {HEADLINE_DROP} \
+         points lost: holds on {} of {known} tasks that were run{which}.\n\n{table}\n\
+         A variant holds where its mean drop is at most {HEADLINE_DROP}; ± is the standard error of the drop.\n",
+        holds.len()
+    ))
+}
+
+/// Of the plans that are small enough, the largest: the one with the most layers at the higher width.
+fn headline_row<'a>(collected: &'a Collected, plain: &str) -> Option<&'a RowResult> {
+    let is_headline = |name: &str| name == plain || name.strip_prefix(plain).is_some_and(|s| s.starts_with("-high"));
+    let times = |row: &&RowResult| row.sizes.compression.encoder;
+    let rows = collected.rows.iter().filter(|row| is_headline(name_of(row)) && times(row) >= HEADLINE_COMPRESSION);
+    rows.min_by(|a, b| times(a).total_cmp(&times(b)))
+}
+
+/// Points lost against full precision, and their standard error.
+fn loss(collected: &Collected, name: &str, variant: Variant) -> Option<(f64, f64)> {
+    let (metric, sample) = (collected.metric(), collected.sample(name, variant)?);
+    let full = collected.full(metric);
+    let squares = sample.squared_error(metric)? + binomial(full, collected.any().counted);
+    Some((full - sample.mean(metric)?, squares.sqrt()))
+}
+
+/// The paper's statements, in its own setting and in the others.
+fn agreement(all: &[Collected]) -> Result<String> {
+    let mut text = format!(
+        "Each line is a statement of the paper about a difference of figures, in points of the task's metric. Beside the \
+         paper's difference stands ours with its standard error: that of a share of the dev set's examples (of entities for \
+         NER; an upper bound for the F1 of answers) and, where there are several seeds (n), that of their mean. Both models \
+         see the same examples, so the true error is rather smaller. A difference of {ERRORS} standard errors counts: then \
+         the statement *holds*, or *does not hold*; below it is *within noise*.\n\n"
+    );
+    for variant in shown(all) {
+        let measured = |collected| CLAIMS.iter().map(move |claim| claim.measured(collected, variant));
+        let known = all.iter().flat_map(measured).collect::<Result<Vec<Difference>>>()?;
+        if known.iter().all(|difference| *difference == Difference::NotRun) {
+            let _ = write!(text, "### With {}\n\nNot run.\n\n", variant.text());
+            continue;
+        }
+        let _ = write!(text, "### With {}\n\n{}\n", variant.text(), claims(all, variant)?);
+        text += &lists(all, variant)?;
+    }
+    Ok(text)
+}
+
+fn claims(all: &[Collected], variant: Variant) -> Result<Table> {
+    let mut header = ["statement", "table"].map(str::to_owned).to_vec();
+    for collected in all {
+        let title = task_title(collected.task);
+        header.extend([format!("{title}: paper"), format!("{title}: here")]);
+    }
+    let mut table = Table::new(header);
+    for claim in CLAIMS {
+        let mut cells = vec![claim.text.to_owned(), claim.table.number().to_owned()];
+        for collected in all {
+            let printed = claim.printed(collected.task, collected.metric())?;
+            cells.push(printed.map_or("–".to_owned(), |value| format!("{value:+.2}")));
+            cells.push(claim.measured(collected, variant)?.with(Verdict::word));
+        }
+        table.row(cells);
+    }
+    Ok(table)
+}
+
+/// The statements by what became of them.
+fn lists(all: &[Collected], variant: Variant) -> Result<String> {
+    let mut text = String::new();
+    for verdict in [Verdict::Holds, Verdict::WithinNoise, Verdict::DoesNotHold] {
+        let mut lines = Vec::new();
+        for claim in CLAIMS {
+            let mut tasks = Vec::new();
+            for collected in all {
+                let found = claim.measured(collected, variant)?;
+                if found.verdict() == Some(verdict) {
+                    tasks.push(format!("{} {found}", task_title(collected.task)));
+                }
+            }
+            if !tasks.is_empty() {
+                lines.push(format!("  - {}: {}\n", claim.text, tasks.join(", ")));
+            }
+        }
+        let none = if lines.is_empty() { " nothing" } else { "" };
+        let _ = write!(text, "- **{}:**{none}\n{}", capital(verdict.word()), lines.concat());
+    }
+    Ok(text + "\n")
+}
+
+fn capital(word: &str) -> String {
+    let mut letters = word.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// What optimal ranges, compensated rounding and distillation change, method by method.
+fn beyond(all: &[Collected]) -> Result<String> {
+    let effects = effects(all);
+    let mut text = "What each changes, in points, with its standard error as above; it *helps* or *hurts* where the \
+                    difference counts.\n\n"
+        .to_owned();
+    let mut header = vec!["task".to_owned(), "row".to_owned()];
+    header.extend(effects.iter().map(|(what, ..)| what.clone()));
+    let mut table = Table::new(header);
+    for collected in all {
+        let mut names: Vec<&str> = collected.rows.iter().map(name_of).collect();
+        let order = printed_order()?;
+        names.sort_by_key(|name| order.iter().position(|known| known == name).unwrap_or(order.len()));
+        names.dedup();
+        for name in names {
+            let term = |sign, variant| (sign, name.to_owned(), variant);
+            let between = |with, without| difference(collected, &[term(1.0, with), term(-1.0, without)]);
+            let found: Vec<Difference> = effects.iter().map(|&(_, with, without)| between(with, without)).collect();
+            if found.iter().any(|difference| *difference != Difference::NotRun) {
+                let cells = found.iter().map(|difference| difference.with(Verdict::effect));
+                table.row([task_title(collected.task).to_owned(), format!("`{name}`")].into_iter().chain(cells));
+            }
+        }
+    }
+    let _ = write!(text, "{table}");
+    Ok(text)
+}
+
+/// What can be set beside what: optimal ranges beside min/max, compensated rounding and distillation beside none. Those
+/// that the paper could have had are shown whether they were run or not.
+fn effects(all: &[Collected]) -> Vec<(String, Variant, Variant)> {
+    let mut effects = Vec::new();
+    for with in shown(all) {
+        if with.ranges == Ranges::Optimal && with.is_plain() {
+            let end = if with.trained { "trained" } else { "not trained" };
+            effects.push((format!("optimal ranges, {end}"), with, Variant { ranges: Ranges::MinMax, ..with }));
+        }
+        if with.compensate && !with.distill {
+            let without = Variant { compensate: false, ..with };
+            effects.push((format!("compensation, {}", without.text()), with, without));
+        }
+        if with.distill {
+            let without = Variant { distill: false, ..with };
+            effects.push((format!("distillation, {}", without.text()), with, without));
+        }
+    }
+    effects
+}
+
+/// The names of all rows of the paper's tables, in its order.
+fn printed_order() -> Result<Vec<String>> {
+    let mut order = Vec::new();
+    for printed in Printed::ALL {
+        order.extend(printed.rows()?.iter().map(|row| method_name(&row.method, None)));
+    }
+    Ok(order)
+}
+
+/// What the figures rest on.
+fn limits(all: &[Collected]) -> Result<String> {
+    let header =
+        ["task", "full precision", "paper's", "dev examples", "one standard error", "sequences to learn from", "data"];
+    let mut table = Table::new(header);
+    for collected in all {
+        let any = collected.any();
+        let metric = collected.metric();
+        let full = collected.full(metric);
+        let paper = Printed::Main.rows()?.first().and_then(|row| row.figure(collected.task, metric));
+        let sequences = collected.rows.iter().filter_map(|row| row.training.as_ref()).map(|own| own.sequences).max();
+        let first = |most: Option<usize>| most.map_or(String::new(), |most| format!(", the first {most} only"));
+        table.row([
+            task_title(collected.task).to_owned(),
+            format!("{metric} {full:.2}"),
+            paper.map_or("–".to_owned(), |value| format!("{value:.2}")),
+            format!("{}{}", any.examples, first(any.settings.max_dev)),
+            format!("{:.2} points", binomial(full, any.counted).sqrt()),
+            sequences.map_or("–".to_owned(), |count| count.to_string()),
+            data(collected.task).to_owned(),
+        ]);
+    }
+    Ok(format!(
+        "{table}\nOne standard error is that of the full-precision figure on its dev set, by chance of the examples alone: \
+         on a small dev set differences of that order mean nothing, and a conclusion needs several seeds or a larger set. \
+         The dev sets also served to choose the fine-tuned checkpoints; no figure here is of a test set.\n"
+    ))
+}
+
+/// Where a task's data differs from the paper's.
+fn data(task: Task) -> &'static str {
+    match task {
+        Task::Sst2 => "GLUE's training and dev set, whole",
+        Task::Mnli => "a subset of the training set; the matched dev set, whole (the mismatched one is not used)",
+        Task::Conll03 => "the English training set and eng.testa, whole",
+        Task::Squad => {
+            "a subset of the training set with further paragraphs and SQuADShifts; the dev set of v1.1, whole"
+        }
+        Task::Classify | Task::Pair | Task::Ner | Task::Qa => "the user's own",
+    }
+}

@@ -1,0 +1,270 @@
+//! Reproducing as a user does it, on the committed tiny model: rows killed without warning and resumed, skipped when they
+//! are done, refused when they were made differently, and the page that is made of them.
+
+#![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use qbert::reproduce::{RowResult, render};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Pairs whose label is the first word of the second text, and sensitivities of the tiny model's three layers.
+fn prepare(home: &Path) {
+    const LABELS: [&str; 3] = ["entailment", "neutral", "contradiction"];
+    const WORDS: [&str; 8] = ["ba", "bi", "bu", "da", "di", "du", "fa", "fi"];
+    for (name, count, shift) in [("train.tsv", 48, 0), ("dev.tsv", 30, 5)] {
+        let mut text = "index\tsentence1\tsentence2\tgold_label\n".to_owned();
+        for i in 0..count {
+            let filler = |k: usize| WORDS[(i * 5 + k * 3 + shift) % WORDS.len()];
+            let label = (i * 7 + shift) % 3;
+            let (first, second) = (format!("{} {}", filler(0), filler(1)), format!("{} {}", WORDS[label], filler(2)));
+            writeln!(text, "{i}\t{first}\t{second}\t{}", LABELS[label]).unwrap();
+        }
+        std::fs::write(home.join(name), text).unwrap();
+    }
+    let layer = |layer: usize, mean: f64| serde_json::json!({ "layer": layer, "mean": mean, "std": 0.5 });
+    let sensitivity = serde_json::json!({
+        "format": "qbert-sensitivity", "version": 1, "task": "mnli",
+        "layers": [layer(0, 1.0), layer(1, 3.0), layer(2, 2.0)],
+    });
+    std::fs::write(home.join("sensitivity.json"), sensitivity.to_string()).unwrap();
+}
+
+fn reproduce(home: &Path, out: &str, more: &[&str]) -> Command {
+    let mut command = without_sensitivities(home, out, more);
+    command.args(["--sensitivity", "sensitivity.json"]);
+    command
+}
+
+fn without_sensitivities(home: &Path, out: &str, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_qbert"));
+    command.current_dir(home).args(["reproduce", "--task", "mnli", "--train", "train.tsv", "--dev", "dev.tsv"]);
+    command.arg("--model").arg(root().join("qbert-train/tests/goldens/tiny-sequence"));
+    command.args(["--max-len", "22", "--batch", "4", "--lr", "1e-3", "--out", out]).args(more);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn succeed(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    output
+}
+
+/// Two rows, 12 steps an epoch.
+const ROWS: [&str; 6] = ["--rows", "directq-4", "qbert-mp-2-3", "--ranges", "min-max", "--steps=150"];
+const MIXED: &str = "qbert-mp-2-3.min-max.seed1";
+
+#[test]
+fn two_rows_killed_at_any_moment_and_resumed_end_with_the_same_bytes() {
+    let home = tempfile::tempdir().unwrap();
+    prepare(home.path());
+    succeed(&mut reproduce(home.path(), "whole/results", &[&ROWS[..], &["--threads", "1"]].concat()));
+    let mut kills = 0;
+    // Before the first step, in the first epoch, after some epochs, and near the end (150 steps, 12 to an epoch).
+    for (round, lines) in [vec![0, 5], vec![40, 100], vec![160]].into_iter().enumerate() {
+        let out = format!("killed-{round}/results");
+        for line in lines {
+            let mut command = reproduce(home.path(), &out, &[&ROWS[..], &["--threads", "2"]].concat());
+            kills += usize::from(kill_at(&mut command, &home.path().join(&out).join("mnli"), line));
+        }
+        succeed(&mut reproduce(home.path(), &out, &[&ROWS[..], &["--threads", "2"]].concat()));
+        for id in ["directq-4.min-max.seed1", MIXED] {
+            let bytes = |out: &str| std::fs::read(home.path().join(format!("{out}/mnli/{id}.json"))).unwrap();
+            assert!(bytes(&out) == bytes("whole/results"), "{id}, round {round}");
+            assert!(!home.path().join(format!("{out}/mnli/{id}.partial")).exists(), "nothing is left of {id}");
+        }
+    }
+    assert!(kills > 0, "no run was killed: all were faster than the watching");
+
+    let result = RowResult::read(&home.path().join(format!("whole/results/mnli/{MIXED}.json"))).unwrap();
+    let training = result.training.as_ref().unwrap();
+    assert_eq!((training.steps, training.epochs, training.sequences), (150, 12.5, 48));
+    // Twelve whole epochs and half of one were judged; the last is the last.
+    assert_eq!(result.epochs.len(), 13);
+    assert_eq!(result.last.as_ref(), result.epochs.last());
+    assert_eq!((result.examples, result.counted, result.metric.as_str()), (30, 30, "accuracy"));
+    // A third of the layers, as the paper's plan for MNLI has it: the most sensitive one.
+    assert_eq!(result.settings.bits.attention, [2, 3, 2]);
+    let lost = result.full_precision["accuracy"] - result.last.as_ref().unwrap().metrics["accuracy"];
+    assert_eq!(result.drop.last.as_ref().unwrap()["accuracy"], lost);
+    assert!(result.sizes.file_bytes > 0 && result.sizes.compression.encoder > 1.0);
+    for part in ["--rows qbert-mp-2-3 ", "--ranges min-max", "--seeds 1", "--steps 150", "--train train.tsv"] {
+        assert!(result.command.contains(part), "{}", result.command);
+    }
+    assert!(!result.command.contains('/'), "no directories: {}", result.command);
+}
+
+/// Starts the command and kills it when a row in `directory` has logged this many lines; false if it was done before.
+fn kill_at(command: &mut Command, directory: &Path, lines: usize) -> bool {
+    let mut child = command.spawn().unwrap();
+    let log = directory.join(format!("{MIXED}.partial/train.jsonl"));
+    loop {
+        if std::fs::read(&log).is_ok_and(|log| log.iter().filter(|&&byte| byte == b'\n').count() >= lines) {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return true;
+        }
+        if child.try_wait().unwrap().is_some() {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{}", stderr(&output));
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn rows_that_are_done_are_skipped_and_other_settings_are_refused() {
+    let home = tempfile::tempdir().unwrap();
+    prepare(home.path());
+    let rows = ["--rows", "directq-4", "--ranges", "min-max"];
+    let run = |more: &[&str]| reproduce(home.path(), "results", &[&rows[..], more].concat());
+    let path = home.path().join("results/mnli/directq-4.min-max.seed1.json");
+    let list = |more: &[&str]| {
+        let output = succeed(&mut run(&[more, &["--list", "--json"]].concat()));
+        let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        listed[0]["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(list(&["--steps", "24"]), "not yet");
+    let first = succeed(&mut run(&["--steps", "24"]));
+    assert!(stderr(&first).contains("directq-4.min-max.seed1"), "{}", stderr(&first));
+    assert_eq!(list(&["--steps", "24"]), "done");
+    let (made, bytes) = (std::fs::metadata(&path).unwrap().modified().unwrap(), std::fs::read(&path).unwrap());
+
+    let again = succeed(&mut run(&["--steps", "24"]));
+    assert!(!stderr(&again).contains("directq-4"), "{}", stderr(&again));
+    assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), made);
+    assert_eq!(again.stdout, first.stdout);
+
+    let other = run(&["--steps", "36"]).output().unwrap();
+    assert_eq!(other.status.code(), Some(2));
+    let expected = "the row was made with other settings: budget.steps is 24 there and 36 now\nhint: give the same";
+    assert!(stderr(&other).contains(expected), "{}", stderr(&other));
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    assert_eq!(list(&["--steps", "36"]), "made with other settings");
+    succeed(&mut run(&["--steps", "36", "--redo"]));
+    assert_eq!(RowResult::read(&path).unwrap().training.unwrap().steps, 36);
+    assert_eq!(list(&["--steps", "36"]), "done");
+
+    // Three epochs are 36 steps, and give the same figures.
+    let by_steps = RowResult::read(&path).unwrap();
+    succeed(&mut run(&["--epochs", "3", "--redo"]));
+    let by_epochs = RowResult::read(&path).unwrap();
+    assert_eq!(by_epochs.epochs.len(), 3);
+    assert_eq!(by_epochs.epochs, by_steps.epochs);
+    // Without training: a row of its own, with the figure that training began from.
+    succeed(&mut run(&["--steps", "0"]));
+    let untrained = RowResult::read(&path.with_file_name("directq-4.min-max.post-training.json")).unwrap();
+    assert_eq!(untrained.post_training, by_epochs.post_training);
+    assert_eq!((untrained.last, untrained.training.unwrap().steps), (None, 0));
+}
+
+#[test]
+fn kept_models_are_what_was_measured() {
+    let home = tempfile::tempdir().unwrap();
+    prepare(home.path());
+    let rows = ["--rows", "q-bert:4,groups=head", "--ranges", "optimal", "--steps", "12", "--max-dev", "20", "--keep"];
+    let rows = [&rows[..], &["--compensate"]].concat();
+    succeed(&mut reproduce(home.path(), "results", &rows));
+    let id = "qbert-4-groups-head.optimal.compensate.seed1";
+    let result = RowResult::read(&home.path().join(format!("results/mnli/{id}.json"))).unwrap();
+    assert_eq!(result.examples, 20);
+    let kept = home.path().join("results/mnli").join(id);
+    let packed = std::fs::metadata(kept.join("model.qbert")).unwrap().len();
+    assert_eq!(packed, result.sizes.file_bytes);
+    assert!(kept.join("ranges.safetensors").exists());
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_before_anything_is_written() {
+    let home = tempfile::tempdir().unwrap();
+    prepare(home.path());
+    let refused = |command: &mut Command, expected: &str| {
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{expected}");
+        assert!(stderr(&output).starts_with(expected), "{}", stderr(&output));
+        assert!(!home.path().join("results").exists(), "{expected}");
+    };
+    let cases: [(&[&str], &str); 3] = [
+        (&["--rows", "qbert-5"], "error: no row \"qbert-5\" in these tables\nhint: there are baseline, directq-2"),
+        (&["--table", "maim"], "error: --table: \"maim\" is no table\nhint: it is one of main, groups"),
+        (&["--steps", "1", "--epochs", "1"], "error: the argument '--steps <STEPS>' cannot be used with '--epochs"),
+    ];
+    for (arguments, expected) in cases {
+        refused(&mut reproduce(home.path(), "results", arguments), expected);
+    }
+    // Mixed precision needs sensitivities, and those of this task; the rows without it do not.
+    let unknown = "error: qbert-mp-2-3-rev needs to know which layers are sensitive\nhint: give --sensitivity FILE";
+    refused(&mut without_sensitivities(home.path(), "results", &["--table", "reverse"]), unknown);
+    let path = home.path().join("sensitivity.json");
+    let other = std::fs::read_to_string(&path).unwrap().replace("mnli", "sst2");
+    std::fs::write(&path, other).unwrap();
+    let measured = "error: sensitivity.json: measured on sst2, but the task is mnli";
+    refused(&mut reproduce(home.path(), "results", &["--table", "reverse"]), measured);
+    succeed(&mut without_sensitivities(home.path(), "results", &["--table", "groups", "--steps", "0"]));
+}
+
+#[test]
+fn the_page_shows_what_was_run_and_what_was_not() {
+    let home = tempfile::tempdir().unwrap();
+    prepare(home.path());
+    let rows = ["--rows", "qbert-4", "directq-4", "--steps", "12", "--seeds", "1,2", "--distill", "both"];
+    succeed(&mut reproduce(home.path(), "results", &rows));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_qbert"));
+    succeed(command.current_dir(home.path()).args(["reproduce", "--render", "results", "--out", "page.md"]));
+    let page = std::fs::read_to_string(home.path().join("page.md")).unwrap();
+    let result = |id: &str| RowResult::read(&home.path().join(format!("results/mnli/{id}.json"))).unwrap();
+    let accuracy = |id: &str| result(id).last.unwrap().metrics["accuracy"];
+    let line =
+        |start: &str| page.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start}: {page}"));
+    let (one, two) = (accuracy("qbert-4.min-max.seed1"), accuracy("qbert-4.min-max.seed2"));
+    let (mean, deviation) = ((one + two) / 2.0, (one - two).abs() / 2.0_f64.sqrt());
+    let full = result("baseline").full_precision["accuracy"];
+    let cells = format!("| {mean:.2} ± {deviation:.2} (n=2) | {:.2} |", full - mean);
+    assert!(line("| Q-BERT | 4 | 8 | 83.89 | 0.11 |").contains(&cells), "{cells}: {page}");
+    assert!(line("| Q-BERT | 2 | 8 | 76.56 | 7.44 |").ends_with("| not run | – | not run | – |"));
+    // The paper's difference, and ours with its standard error: two shares of 30 examples, two seeds each.
+    let (direct_one, direct_two) = (accuracy("directq-4.min-max.seed1"), accuracy("directq-4.min-max.seed2"));
+    let direct = (direct_one + direct_two) / 2.0;
+    let share = |percent: f64| percent * (100.0 - percent) / 30.0;
+    let squares = share(mean) + share(direct) + deviation.powi(2) / 2.0 + (direct_one - direct_two).powi(2) / 4.0;
+    let claim = line("| Q-BERT beats DirectQ at 4 bits | 1 | +7.20 |");
+    assert!(claim.contains(&format!("{:+.2} ± {:.2} (n=2)", mean - direct, squares.sqrt())), "{claim}");
+    assert!(line("| Q-BERT beats DirectQ at 2 bits").ends_with("| +23.27 | not run |"));
+    assert!(line("| MNLI | `qbert-4` |").contains("within noise") || page.contains("helps"), "{page}");
+    assert!(line("Encoder weights at least 13 times").contains("holds on 0 of 0 tasks"));
+
+    let nothing = Command::new(env!("CARGO_BIN_EXE_qbert"))
+        .current_dir(home.path())
+        .args(["reproduce", "--render", "nowhere", "--out", "other.md"])
+        .output()
+        .unwrap();
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(stderr(&nothing).starts_with("error: nowhere: no results"), "{}", stderr(&nothing));
+}
+
+/// The page in the repository is made of the results in the repository, or there is neither.
+#[test]
+fn the_results_page_is_what_the_results_say() {
+    let (results, page) = (root().join("results/reproduce"), root().join("docs/results.md"));
+    if !results.exists() {
+        assert!(!page.exists(), "docs/results.md without results/reproduce");
+        return;
+    }
+    let found = std::fs::read_to_string(&page).unwrap_or_default();
+    assert!(
+        found == render(&results).unwrap(),
+        "docs/results.md is not current: qbert reproduce --render results/reproduce --out docs/results.md"
+    );
+}
