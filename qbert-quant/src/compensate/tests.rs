@@ -149,7 +149,7 @@ fn what_does_not_fit_is_refused() {
     assert!(matches!(params.compensate_rows(0..2, &two, &mut weights.clone()), Err(Error::Length { .. })));
     let three = InputMoments::factor(3, &[0.5; 9]).unwrap();
     assert!(params.compensate_rows(1..3, &three, &mut weights.clone()).is_err());
-    let mut bad = weights.clone();
+    let mut bad = weights;
     bad[4] = f32::INFINITY;
     assert!(matches!(params.compensate_rows(0..2, &three, &mut bad), Err(Error::BadValue { index: 4, .. })));
 }
