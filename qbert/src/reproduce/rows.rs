@@ -157,7 +157,7 @@ impl Treatment {
 pub struct Row {
     /// The method.
     pub method: Method,
-    /// How many layers have the higher width, where that is not the task's usual number ([`usual_high`]).
+    /// How many layers have the higher width, where that is not the task's usual number ([`super::usual_high`]).
     pub high: Option<usize>,
     /// What is done.
     pub treatment: Treatment,
