@@ -7,7 +7,9 @@
 //! inputs with the largest moments come first, while there is nothing to make up for yet.
 //!
 //! Not part of the paper, whose models are trained after rounding; without training it is worth more than a bit.
-//! Ranges stay as they are, and the result lies on their grids, so that codes follow from it as from any weight.
+//! Ranges stay as they are, and the result lies on their grids, so that codes follow from it as from any weight. Training
+//! must not start on the grid, where every weight is half a step away from its next code: [`QuantParams::loosen_rows`]
+//! takes weights back to where they came from as far as their codes stay.
 
 use std::ops;
 
@@ -18,6 +20,10 @@ use crate::range::check_length;
 /// What is added to the diagonal, as a share of its mean: moments of a sample are known no better than that, and a
 /// dead input has none.
 const DAMPING: f64 = 0.01;
+
+/// How far from the middle of its code's interval, in steps, a loosened weight may lie. At half a step the next touch of
+/// its range would change the code.
+const LOOSE: f32 = 0.45;
 
 /// Rows that go through together, as lanes of one vector operation.
 const LANES: usize = 16;
@@ -120,6 +126,32 @@ impl QuantParams {
         let mut errors = vec![[0.0; LANES]; inputs];
         for (block, values) in values.chunks_mut(LANES * inputs).enumerate() {
             self.compensate_block(rows.start + block * LANES, moments, values, &mut errors);
+        }
+        Ok(())
+    }
+
+    /// Replaces rounded values of some rows by those nearest to `original` that have the same codes; the slices hold these
+    /// rows and nothing else.
+    ///
+    /// # Errors
+    /// [`Error::Rows`] when there are no such rows, [`Error::Length`] when a slice does not fit them or the columns are the
+    /// neurons.
+    pub fn loosen_rows(&self, rows: ops::Range<usize>, original: &[f32], rounded: &mut [f32]) -> Result<(), Error> {
+        let layout = self.layout();
+        layout.check_rows("original", &rows, original.len())?;
+        layout.check_rows("rounded", &rows, rounded.len())?;
+        let inputs = if layout.axis() == Axis::Rows { layout.cols() } else { 0 };
+        check_length("inputs", inputs, layout.cols())?;
+        let pairs = original.chunks_exact(inputs).zip(rounded.chunks_exact_mut(inputs));
+        for (row, (original, rounded)) in rows.zip(pairs) {
+            let quantizer = self.affines()[layout.groups().group_of(row)];
+            let (top, room) = (self.bits().max_code(), LOOSE * quantizer.step());
+            for (&original, rounded) in original.iter().zip(rounded) {
+                let code = quantizer.code(*rounded);
+                let lowest = if code == 0 { f32::NEG_INFINITY } else { *rounded - room };
+                let highest = if code == top { f32::INFINITY } else { *rounded + room };
+                *rounded = original.max(lowest).min(highest);
+            }
         }
         Ok(())
     }

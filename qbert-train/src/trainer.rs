@@ -345,6 +345,9 @@ impl<'a> Trainer<'a> {
         self.write_best(&quantized)?;
         self.log_evaluation(0, &quantized)?;
         watch.evaluated(0, &quantized, true);
+        if let Some(student) = &mut self.student {
+            student.start_training(self.weights.values_mut())?;
+        }
         self.save()?;
         Ok(quantized.metric)
     }

@@ -110,6 +110,13 @@ fn the_product_changes_less_and_codes_follow_from_the_result() {
         let mut again = vec![0.0; weights.len()];
         params.fake_quantize(&compensated, &mut again).unwrap();
         assert_eq!(again, compensated, "{bits} bits");
+        let mut loose = compensated.clone();
+        params.loosen_rows(0..rows, &weights, &mut loose).unwrap();
+        params.fake_quantize(&loose, &mut again).unwrap();
+        assert_eq!(again, compensated, "{bits} bits: codes stay");
+        let kept = loose.iter().zip(&weights).filter(|(loose, weight)| loose == weight).count();
+        let same = nearest.iter().zip(&compensated).filter(|(a, b)| a == b).count();
+        assert!(kept > same / 2 && loose != compensated, "{bits} bits: {kept} of {same} weights went back");
     }
 }
 

@@ -130,6 +130,19 @@ fn factors(
     Ok(factors?)
 }
 
+/// Takes rounded masters back to `originals` as far as their codes stay, for training to start from.
+///
+/// # Errors
+/// None that a layout of the model could cause.
+pub(super) fn loosen(matrices: &[Rounded<'_>], originals: &[f32], masters: &mut [f32]) -> Result<()> {
+    for Rounded { site, span, params } in matrices {
+        params
+            .loosen_rows(0..params.layout().rows(), &originals[span.clone()], &mut masters[span.clone()])
+            .map_err(|source| QuantError::AtSite { site: *site, source: Box::new(source) })?;
+    }
+    Ok(())
+}
+
 /// Rows do not depend on each other.
 fn round(
     compute: &Compute,

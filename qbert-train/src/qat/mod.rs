@@ -210,6 +210,15 @@ impl Quantization {
         self.calibrate(bert, compute, batches.iter().cloned().map(Ok))
     }
 
+    /// Takes masters that [`Quantization::compensate`] rounded back to what they were, as far as their codes stay, so that
+    /// training can move them.
+    ///
+    /// # Errors
+    /// None that a layout of the model could cause.
+    pub fn loosen(&self, originals: &[f32], masters: &mut [f32]) -> Result<()> {
+        compensate::loosen(&self.weights.matrices().collect::<Vec<_>>(), originals, masters)
+    }
+
     /// After the backward passes of a step: the gradients of the quantized weights become those of the masters.
     pub fn after_backward(&self, compute: &Compute, masters: &[f32], used: &UsedRows, gradients: &mut [f32]) {
         self.weights.straight_through(compute, masters, used, gradients);

@@ -60,6 +60,8 @@ pub struct Student {
     settings: QatSettings,
     teacher: Option<Teacher>,
     used: UsedRows,
+    /// The masters before they were rounded, until training starts from them.
+    originals: Option<Vec<f32>>,
 }
 
 impl Student {
@@ -70,7 +72,7 @@ impl Student {
     pub fn new(quantization: Quantization, settings: QatSettings, weights: &[f32]) -> Result<Self> {
         settings.check()?;
         let teacher = settings.distillation.map(|distillation| Teacher::new(weights.to_vec(), distillation));
-        Ok(Self { quantization, settings, teacher, used: UsedRows::default() })
+        Ok(Self { quantization, settings, teacher, used: UsedRows::default(), originals: None })
     }
 
     /// The quantization.
@@ -121,10 +123,19 @@ impl Student {
         let batches = || data.first_batches(size, self.settings.calibration);
         self.quantization.calibrate(bert, compute, batches())?;
         if self.settings.compensate {
+            self.originals = Some(masters.to_vec());
             let batches: Result<Vec<Batch>> = batches().collect();
             self.quantization.compensate(bert, compute, masters, &batches?)?;
         }
         Ok(())
+    }
+
+    /// After the calibrated model was evaluated: makes the masters fit to be trained.
+    ///
+    /// # Errors
+    /// None that a layout of the model could cause.
+    pub fn start_training(&mut self, masters: &mut [f32]) -> Result<()> {
+        self.originals.take().map_or(Ok(()), |originals| self.quantization.loosen(&originals, masters))
     }
 
     /// Before the passes of a step, `(step, steps)` of the run.
