@@ -10,7 +10,7 @@ mod training;
 use serde::de::DeserializeOwned;
 
 pub use directory::directory;
-pub use metrics::{Metrics, Stage, classes, metrics};
+pub use metrics::{Metrics, Stage, classes, metrics, run_metrics};
 pub use training::{CURVE_POINTS, TrainingLog, training};
 
 use crate::data::{

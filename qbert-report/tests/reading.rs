@@ -162,3 +162,30 @@ fn sections_of_their_own_files_keep_their_names() {
     assert_eq!(report.changes.unwrap().compared, 5);
     assert_eq!(report.provenance.commands, ["qbert run"]);
 }
+
+#[test]
+fn a_run_has_its_classes_from_the_packed_model_and_nothing_from_what_was_put_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let stage = |name: &str, f1: f64| {
+        format!(
+            r#"{{"stage":"{name}","model":"m","value":90.0,"details":{{"per_class":[
+{{"name":"no","precision":0.9,"recall":0.8,"f1":{f1},"support":20}}]}}}}"#
+        )
+    };
+    let stages = [stage("full precision", 0.91), stage("quantized", 0.5), stage("packed", 0.88)].join(",");
+    let text = format!(
+        r#"{{"format":"qbert-metrics","version":1,"task":"sst2","metric":"accuracy","examples":40,"stages":[{stages}]}}"#
+    );
+    write(root, "metrics.json", &text);
+    write(root, "finetuned/metrics.json", &metrics(88.0, 2, ""));
+    write(root, "old/plan.toml", PLAN);
+    write(root, "old/train.jsonl", "{\"step\":1,\"epoch\":1,\"loss\":1,\"rate\":1}\n");
+    let report = read::directory(root).unwrap();
+    assert!(report.plan.is_none() && report.training.is_empty(), "{report:?}");
+    let row = &report.classes.unwrap().rows[0];
+    let f1 = |scores: &Option<qbert_report::Scores>| scores.unwrap().f1.to_bits();
+    assert_eq!((f1(&row.before), f1(&row.after)), (0.91f64.to_bits(), 0.88f64.to_bits()));
+    write(root, "metrics.json", "{\"format\":\"qbert-metrics\",\"version\":2,\"stages\":[]}");
+    assert!(read::directory(root).unwrap_err().to_string().contains("version 2"));
+}

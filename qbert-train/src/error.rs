@@ -48,6 +48,12 @@ pub enum Error {
         /// What does not fit.
         problem: String,
     },
+    /// Whoever watches asked for the end; everything that is done is kept.
+    #[error("stopped as asked; {} keeps what is done", path.display())]
+    Stopped {
+        /// The state.
+        path: PathBuf,
+    },
     /// A sensitivity file, or part of one, cannot be used.
     #[error("{}: {problem}", path.display())]
     Sensitivity {
@@ -118,6 +124,7 @@ impl Error {
         let hint = match self {
             Self::Diverged { .. } => "lower --lr (a tenth is a good next try), or check the data for broken examples",
             Self::Resume { .. } => "start again in an empty --out directory, or repeat the first command's settings",
+            Self::Stopped { .. } => "the same command with --resume goes on from there",
             Self::Sensitivity { .. } => "make it with `qbert analyze`; parts must come from the same command",
             Self::Curvature { .. } => "the checkpoint's weights overflow: fine-tune it again at a lower rate",
             Self::Activation { .. } => {

@@ -133,6 +133,11 @@ pub fn predict(features: &Features, scores: &[Vec<f32>], outputs: usize) -> Resu
     })
 }
 
+/// The metric that data of this kind is judged by: `accuracy`, or `f1` for entities and answers.
+pub fn metric_of(features: &Features) -> &'static str {
+    if matches!(features.dataset(), Dataset::Classify(_)) { "accuracy" } else { "f1" }
+}
+
 /// Scores answers against the data's own.
 pub fn score(features: &Features, predictions: &Predictions, labels: &Labels) -> Result<Evaluation> {
     let details = match (features.dataset(), predictions) {
@@ -158,12 +163,12 @@ pub fn score(features: &Features, predictions: &Predictions, labels: &Labels) ->
         }
         _ => return Err(Error::Batch { problem: "predictions of another kind of task".to_owned() }),
     };
-    let (metric, value, examples) = match &details {
-        Details::Classification(report) => ("accuracy", 100.0 * report.accuracy, report.examples),
-        Details::Entities(report) => ("f1", 100.0 * report.overall.f1, report.sentences),
-        Details::Squad(report) => ("f1", report.f1, report.questions),
+    let (value, examples) = match &details {
+        Details::Classification(report) => (100.0 * report.accuracy, report.examples),
+        Details::Entities(report) => (100.0 * report.overall.f1, report.sentences),
+        Details::Squad(report) => (report.f1, report.questions),
     };
-    Ok(Evaluation { metric, value, examples, details })
+    Ok(Evaluation { metric: metric_of(features), value, examples, details })
 }
 
 fn names<'a>(labels: &'a Labels, ids: &[usize]) -> Result<Vec<&'a str>> {

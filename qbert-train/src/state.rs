@@ -84,3 +84,41 @@ pub fn read(path: &Path, targets: &mut [(&str, &mut [f32])]) -> Result<Position>
     }
     Ok(position)
 }
+
+/// What `metrics.json` says of a run that is over.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Ended {
+    pub(crate) dev: EndedDev,
+    pub(crate) epoch: usize,
+    #[serde(default)]
+    pub(crate) before: Option<Before>,
+    pub(crate) run: serde_json::Value,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct EndedDev {
+    pub(crate) value: f64,
+}
+
+/// Reads how a run ended.
+pub(crate) fn ended(path: &Path) -> Result<Ended> {
+    let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), action: "read", source })?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Error::Resume { path: path.to_owned(), problem: format!("not the figures of a run: {error}") })
+}
+
+/// The first place where two settings differ, for people.
+pub fn difference(saved: &serde_json::Value, now: &serde_json::Value) -> String {
+    use serde_json::Value;
+    if let (Value::Object(a), Value::Object(b)) = (saved, now) {
+        for (key, value) in a {
+            match b.get(key) {
+                Some(other) if other == value => {}
+                Some(other) if value.is_object() && other.is_object() => return difference(value, other),
+                Some(other) => return format!("`{key}` was {value}, now it is {other}"),
+                None => return format!("`{key}` was {value}"),
+            }
+        }
+    }
+    format!("it was {saved}, now it is {now}")
+}

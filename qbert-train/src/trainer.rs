@@ -22,7 +22,7 @@ use crate::optimizer::{Optimizer, OptimizerSettings, Schedule};
 use crate::qat::student::Student;
 use crate::qat::{ModelWeights, QuantizedPass, files};
 use crate::random::Stream;
-use crate::state::{self, Before, Position};
+use crate::state::{self, Before, Position, difference};
 
 /// Everything that decides a run's result, beyond model and data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -115,6 +115,10 @@ pub trait Watch {
     fn full_precision(&mut self, _evaluation: &Evaluation) {}
     /// An epoch was evaluated; 0 stands for a quantized model before its first step.
     fn evaluated(&mut self, epoch: usize, evaluation: &Evaluation, best: bool);
+    /// Asked after every step: whether to save the state and end with [`Error::Stopped`].
+    fn stop(&mut self) -> bool {
+        false
+    }
 }
 
 /// How a run ended.
@@ -155,10 +159,13 @@ pub struct Trainer<'a> {
     student: Option<Student>,
     /// The full-precision model's figure, where it was measured before.
     full_precision: Option<f64>,
+    /// Of a run that is over and was asked to go on: how it ended.
+    finished: Option<Outcome>,
 }
 
 impl<'a> Trainer<'a> {
-    /// Prepares a run from `weights`; with `resume`, picks up where the directory's last state was saved.
+    /// Prepares a run from `weights`; with `resume`, picks up where the directory's last state was saved. A run that is over
+    /// and is asked to go on just says how it ended.
     pub fn new(
         run: Run<'a>,
         settings: Settings,
@@ -207,6 +214,7 @@ impl<'a> Trainer<'a> {
             save_every: SAVE_EVERY,
             student,
             full_precision: None,
+            finished: None,
         };
         trainer.open(resume)?;
         Ok(trainer)
@@ -233,6 +241,10 @@ impl<'a> Trainer<'a> {
 
     fn log_path(&self) -> PathBuf {
         self.run.out.join("train.jsonl")
+    }
+
+    fn metrics_path(&self) -> PathBuf {
+        self.run.out.join("metrics.json")
     }
 
     /// Makes the directory ready: empty for a new run, cut back to the saved step for a resumed one.
@@ -273,22 +285,46 @@ impl<'a> Trainer<'a> {
             return file.set_len(self.position.log_bytes).map_err(io(&log, "shorten"));
         }
         let finished = out.join("model.safetensors");
+        if resume && finished.exists() {
+            self.finished = Some(self.ended()?);
+            return Ok(());
+        }
         if finished.exists() || state.exists() {
             let path = if state.exists() { state } else { finished };
-            let problem = if resume { "the run is finished" } else { "the directory holds a run already" };
-            return Err(Error::Resume { path, problem: problem.to_owned() });
+            return Err(Error::Resume { path, problem: "the directory holds a run already".to_owned() });
         }
         std::fs::write(&log, b"").map_err(io(&log, "create"))?;
         // From here to the end there is a state: a directory with weights but without one is a finished run.
         self.save()
     }
 
+    /// How a run that is over ended, if it was this one.
+    fn ended(&self) -> Result<Outcome> {
+        let path = self.metrics_path();
+        let ended = state::ended(&path)?;
+        if ended.run != self.position.settings {
+            let difference = difference(&ended.run, &self.position.settings);
+            return Err(Error::Resume {
+                path,
+                problem: format!("the finished run was made differently: {difference}"),
+            });
+        }
+        let metric = evaluate::metric_of(self.run.dev);
+        let (best, best_epoch) = (ended.dev.value, ended.epoch);
+        Ok(Outcome { metric, best, best_epoch, steps: self.schedule.total, before: ended.before })
+    }
+
     /// Trains to the end.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] when `watch` asks for it, with the state saved; [`Error::Diverged`]; a file that cannot be written.
     pub fn run(mut self, watch: &mut dyn Watch) -> Result<Outcome> {
+        if let Some(outcome) = self.finished {
+            return Ok(outcome);
+        }
         let (per_epoch, total) = (self.per_epoch, self.schedule.total);
-        let mut metric = "";
         if self.student.is_some() && self.position.before.is_none() {
-            metric = self.before_training(watch)?;
+            self.before_training(watch)?;
         }
         let mut saved = Instant::now();
         for epoch in self.position.evaluated..total.div_ceil(per_epoch) {
@@ -301,6 +337,10 @@ impl<'a> Trainer<'a> {
                 let record = self.step(indices)?;
                 self.log(&record)?;
                 watch.step(&record, total);
+                if watch.stop() {
+                    self.save()?;
+                    return Err(Error::Stopped { path: self.state_path() });
+                }
                 if saved.elapsed() >= self.save_every {
                     self.save()?;
                     saved = Instant::now();
@@ -312,7 +352,6 @@ impl<'a> Trainer<'a> {
                 self.position.best = Some((evaluation.value, epoch + 1));
                 self.write_best(&evaluation)?;
             }
-            metric = evaluation.metric;
             self.log_evaluation(epoch + 1, &evaluation)?;
             watch.evaluated(epoch + 1, &evaluation, best);
             self.position.evaluated = epoch + 1;
@@ -322,11 +361,12 @@ impl<'a> Trainer<'a> {
         let state = self.state_path();
         std::fs::remove_file(&state).map_err(|source| Error::Io { path: state, action: "remove", source })?;
         let (best, best_epoch) = self.position.best.unwrap_or((0.0, 0));
+        let metric = evaluate::metric_of(self.run.dev);
         Ok(Outcome { metric, best, best_epoch, steps: self.position.steps, before: self.position.before })
     }
 
     /// What the model can do as it is, and quantized without training; the latter is the first to be the best.
-    fn before_training(&mut self, watch: &mut dyn Watch) -> Result<&'static str> {
+    fn before_training(&mut self, watch: &mut dyn Watch) -> Result<()> {
         let full_precision = match self.full_precision {
             Some(known) => known,
             None => {
@@ -348,8 +388,7 @@ impl<'a> Trainer<'a> {
         if let Some(student) = &mut self.student {
             student.start_training(self.weights.values_mut())?;
         }
-        self.save()?;
-        Ok(quantized.metric)
+        self.save()
     }
 
     /// One optimizer step on these sequences.
@@ -468,23 +507,7 @@ impl<'a> Trainer<'a> {
         if let Some(before) = self.position.before {
             metrics["before"] = serde_json::json!(before);
         }
-        atomic::write_file(&out.join("metrics.json"), |writer| writeln!(writer, "{metrics:#}"))?;
+        atomic::write_file(&self.metrics_path(), |writer| writeln!(writer, "{metrics:#}"))?;
         Ok(())
     }
-}
-
-/// The first place where two settings differ, for people.
-fn difference(saved: &serde_json::Value, now: &serde_json::Value) -> String {
-    use serde_json::Value;
-    if let (Value::Object(a), Value::Object(b)) = (saved, now) {
-        for (key, value) in a {
-            match b.get(key) {
-                Some(other) if other == value => {}
-                Some(other) if value.is_object() && other.is_object() => return difference(value, other),
-                Some(other) => return format!("`{key}` was {value}, now it is {other}"),
-                None => return format!("`{key}` was {value}"),
-            }
-        }
-    }
-    format!("it was {saved}, now it is {now}")
 }

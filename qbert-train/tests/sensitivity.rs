@@ -5,6 +5,7 @@
 mod common;
 
 use std::fmt::Write as _;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -82,7 +83,7 @@ fn analysis(home: &Path, out: &str) -> Analysis {
 }
 
 fn run(analysis: &Analysis, threads: usize) -> qbert_train::Result<Outcome> {
-    analyze_saving(analysis, &compute(threads), Duration::ZERO, &mut |_| {})
+    analyze_saving(analysis, &compute(threads), Duration::ZERO, &mut |_| ControlFlow::Continue(()))
 }
 
 fn whole(outcome: Outcome) -> Sensitivity {
@@ -127,7 +128,11 @@ fn a_crash_after_any_pass_changes_no_byte() {
     prepare(home.path());
     let total = {
         let mut passes = 0;
-        analyze_saving(&analysis(home.path(), "whole"), &compute(1), Duration::ZERO, &mut |_| passes += 1).unwrap();
+        let mut count = |_| {
+            passes += 1;
+            ControlFlow::Continue(())
+        };
+        analyze_saving(&analysis(home.path(), "whole"), &compute(1), Duration::ZERO, &mut count).unwrap();
         passes
     };
     assert!(total > 20, "{total} passes are too few to be interrupted");
@@ -142,6 +147,7 @@ fn a_crash_after_any_pass_changes_no_byte() {
             if passes == allowed {
                 std::panic::resume_unwind(Box::new(()));
             }
+            ControlFlow::Continue(())
         };
         let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             analyze_saving(&interrupted, &compute(2), Duration::ZERO, &mut stop).map(|_| ())
@@ -149,6 +155,15 @@ fn a_crash_after_any_pass_changes_no_byte() {
         crashes += usize::from(attempt.is_err());
     }
     assert_eq!(crashes, 6, "all attempts were to crash");
+    // Asked to stop it stops, with everything written down, whatever the time since the last save.
+    let mut asked = 0;
+    let mut stop = |_: Step| {
+        asked += 1;
+        if asked == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let stopped = analyze_saving(&interrupted, &compute(1), Duration::from_secs(3600), &mut stop).unwrap_err();
+    assert!(matches!(stopped, qbert_train::Error::Stopped { .. }), "{stopped}");
+    assert_eq!(asked, 2);
     run(&interrupted, 1).unwrap();
     assert!(bytes(&interrupted.out) == bytes(&home.path().join("whole")));
     let left: Vec<_> = std::fs::read_dir(&interrupted.out).unwrap().map(|entry| entry.unwrap().file_name()).collect();

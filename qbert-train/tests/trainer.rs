@@ -114,9 +114,30 @@ fn another_run_is_never_overwritten_or_continued_by_mistake() {
     let damaged = finetune(&job, &compute(1), &mut Observer::default()).unwrap_err();
     assert!(damaged.to_string().contains("resume.safetensors: damaged"), "{damaged}");
     std::fs::write(&state, &whole).unwrap();
-    finetune(&job, &compute(1), &mut Observer::default()).unwrap();
-    let finished = finetune(&job, &compute(1), &mut Observer::default()).unwrap_err();
-    assert!(finished.to_string().contains("the run is finished"), "{finished}");
+    let outcome = finetune(&job, &compute(1), &mut Observer::default()).unwrap();
+    // A finished run says again how it ended, and not a step more; another one is refused.
+    let mut observer = Observer::default();
+    let again = finetune(&job, &compute(1), &mut observer).unwrap();
+    assert_eq!((again.metric, again.best, again.best_epoch), (outcome.metric, outcome.best, outcome.best_epoch));
+    assert_eq!((again.steps, observer.losses.len()), (outcome.steps, 0));
+    job.settings.seed = 9;
+    let other = finetune(&job, &compute(1), &mut Observer::default()).unwrap_err();
+    assert!(other.to_string().contains("the finished run was made differently: `seed` was 1"), "{other}");
+}
+
+#[test]
+fn whoever_watches_can_stop_a_run_and_it_goes_on_from_that_very_step() {
+    let home = tempfile::tempdir().unwrap();
+    let mut job = job(home.path(), "out");
+    job.settings.epochs = 1;
+    let mut observer = Observer { ask_after: Some(7), ..Observer::default() };
+    let stopped = finetune(&job, &compute(1), &mut observer).unwrap_err();
+    assert!(matches!(stopped, Error::Stopped { .. }), "{stopped}");
+    assert!(stopped.hint().unwrap().contains("--resume"));
+    job.resume = true;
+    let mut rest = Observer::default();
+    finetune(&job, &compute(1), &mut rest).unwrap();
+    assert_eq!((observer.losses.len(), rest.losses.len()), (7, 12), "no step is done twice");
 }
 
 #[test]

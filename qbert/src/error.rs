@@ -13,6 +13,8 @@ pub enum ErrorKind {
     BadInput,
     /// The machine failed: disk, permissions, network, a missing program. Exit code 1.
     Environment,
+    /// Somebody asked for the end; what is done is kept. Exit code 130.
+    Interrupted,
 }
 
 /// Anything that can go wrong in qbert.
@@ -101,7 +103,11 @@ impl From<qbert_runtime::Error> for Error {
 
 impl From<qbert_train::Error> for Error {
     fn from(error: qbert_train::Error) -> Self {
-        let kind = if error.is_environment() { ErrorKind::Environment } else { ErrorKind::BadInput };
+        let kind = match &error {
+            qbert_train::Error::Stopped { .. } => ErrorKind::Interrupted,
+            error if error.is_environment() => ErrorKind::Environment,
+            _ => ErrorKind::BadInput,
+        };
         Self { kind, message: error.to_string(), hint: error.hint(), source: Some(Box::new(error)) }
     }
 }

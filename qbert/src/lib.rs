@@ -9,8 +9,10 @@ mod error;
 pub mod fetch;
 pub mod packed_evaluation;
 pub mod packing;
+pub mod planning;
 mod quantization_error;
 pub mod reproduce;
+pub mod run;
 
 pub use error::{Error, ErrorKind, Result};
 pub use qbert_hessian as hessian;

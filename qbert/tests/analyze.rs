@@ -5,26 +5,8 @@
 mod common;
 
 use std::path::Path;
-use std::process::{Command, Output};
 
-use common::prepare;
-
-fn qbert(home: &Path, arguments: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_qbert"));
-    command.current_dir(home).args(arguments.split_whitespace()).output().unwrap()
-}
-
-fn succeed(home: &Path, arguments: &str) -> String {
-    let output = qbert(home, arguments);
-    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn fail(home: &Path, arguments: &str) -> String {
-    let output = qbert(home, arguments);
-    assert_eq!(output.status.code(), Some(2), "{arguments}");
-    String::from_utf8(output.stderr).unwrap()
-}
+use common::{fail, prepare, succeed};
 
 const ANALYZE: &str =
     "analyze --model tuned --task sst2 --data train.tsv --runs 4 --max-examples 40 --max-len 16 --out";

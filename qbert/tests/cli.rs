@@ -2,73 +2,30 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
 
+mod common;
+
 use std::fmt::Write;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
-use qbert::model::{Config, Head, Layout, Parameters, TokenizerFiles, write_checkpoint};
+use common::home::Home;
 
 const CONFIG: &str = r#"{
   "architectures": ["BertForSequenceClassification"], "model_type": "bert",
   "vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12,
   "max_position_embeddings": 16, "type_vocab_size": 2, "id2label": {"0": "negative", "1": "positive"}
 }"#;
-const VOCABULARY: &str = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\ngood\nbad\nfilm\n";
-
-/// A directory with a tiny checkpoint and whatever a test puts beside it.
-struct Home {
-    directory: tempfile::TempDir,
+fn home() -> Home {
+    Home::new(CONFIG, |values| {
+        values.iter_mut().enumerate().for_each(|(i, value)| *value = (i % 13) as f32 / 8.0 - 0.75);
+    })
 }
 
-impl Home {
-    fn new() -> Self {
-        let home = Self { directory: tempfile::tempdir().unwrap() };
-        let config = Config::parse(CONFIG.as_bytes(), Path::new("config.json")).unwrap();
-        let layout = Layout::new(&config, Head::SequenceClassification, 2, false);
-        let values = (0..layout.len()).map(|i| (i % 13) as f32 / 8.0 - 0.75).collect();
-        let parameters = Parameters::new(layout.into(), values);
-        home.write("tokenizer/vocab.txt", VOCABULARY.as_bytes());
-        let tokenizer = TokenizerFiles::read(&home.path("tokenizer")).unwrap();
-        write_checkpoint(&home.path("model"), &config, &parameters, &config.labels, &tokenizer).unwrap();
-        home
-    }
-
-    fn path(&self, name: &str) -> std::path::PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) {
-        let path = self.path(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, bytes).unwrap();
-    }
-
-    /// Changes the bytes of the model's weights.
-    fn edit_weights(&self, change: impl FnOnce(&mut Vec<u8>)) {
-        let path = self.path("model/model.safetensors");
-        let mut bytes = std::fs::read(&path).unwrap();
-        change(&mut bytes);
-        std::fs::write(path, bytes).unwrap();
-    }
-
-    /// Runs the command in the home directory and writes down everything it says.
-    fn run(&self, arguments: &[&str]) -> String {
-        let output = Command::new(env!("CARGO_BIN_EXE_qbert"))
-            .args(arguments)
-            .current_dir(self.directory.path())
-            .env_clear()
-            .env("QBERT_CACHE", self.path("cache"))
-            .env("HF_ENDPOINT", "http://127.0.0.1:9")
-            .env("HF_HOME", self.path("hub"))
-            .env("QBERT_PYTHON", "no-such-python")
-            .output()
-            .unwrap();
-        let mut text = format!("$ qbert {}\n", arguments.join(" "));
-        write!(text, "{}", String::from_utf8_lossy(&output.stdout)).unwrap();
-        write!(text, "{}", String::from_utf8_lossy(&output.stderr)).unwrap();
-        writeln!(text, "[exit {}]\n", output.status.code().unwrap()).unwrap();
-        text
-    }
+/// Changes the bytes of the model's weights.
+fn edit_weights(home: &Home, change: impl FnOnce(&mut Vec<u8>)) {
+    let path = home.path("model/model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    change(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
 }
 
 fn find(bytes: &[u8], name: &str) -> usize {
@@ -77,12 +34,11 @@ fn find(bytes: &[u8], name: &str) -> usize {
 
 #[test]
 fn what_a_model_is_and_could_be() {
-    let home = Home::new();
-    let mut said = home.run(&["inspect", "model"]);
-    said += &home.run(&["plan", "--model", "model", "--bits", "2", "--groups", "4", "--out", "plan.toml"]);
-    said += &home.run(&["plan", "--model", "model", "--check", "plan.toml", "--json"]);
-    said +=
-        &home.run(&["--quiet", "plan", "--model", "model", "--bits", "4", "--groups", "head", "--out", "plan.toml"]);
+    let home = home();
+    let mut said = home.run("inspect model");
+    said += &home.run("plan --model model --bits 2 --groups 4 --out plan.toml");
+    said += &home.run("plan --model model --check plan.toml --json");
+    said += &home.run("--quiet plan --model model --bits 4 --groups head --out plan.toml");
     insta::assert_snapshot!(said);
     let plan = std::fs::read_to_string(home.path("plan.toml")).unwrap();
     assert!(plan.contains("layer.1 = { query = 4"), "{plan}");
@@ -90,19 +46,19 @@ fn what_a_model_is_and_could_be() {
 
 #[test]
 fn a_config_alone_is_enough_for_a_plan() {
-    let home = Home::new();
+    let home = home();
     home.write("bert-base/config.json", br#"{"model_type": "bert", "vocab_size": 30522, "hidden_size": 768,
         "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "max_position_embeddings": 512}"#);
-    insta::assert_snapshot!(home.run(&["plan", "--model", "bert-base", "--preset", "sst2-2-3"]));
+    insta::assert_snapshot!(home.run("plan --model bert-base --preset sst2-2-3"));
 }
 
 #[test]
 fn what_data_holds() {
-    let home = Home::new();
+    let home = home();
     home.write("train.tsv", b"sentence\tlabel\ngood film\t1\nbad film\t0\na good good film\t1\n");
     home.write("own.csv", b"stars,review\n5,\"good, good\"\n1,bad\n");
-    let mut said = home.run(&["data", "--task", "sst2", "--model", "model", "train.tsv"]);
-    said += &home.run(&["data", "--task", "classify", "--text", "review", "--label", "stars", "own.csv", "--json"]);
+    let mut said = home.run("data --task sst2 --model model train.tsv");
+    said += &home.run("data --task classify --text review --label stars own.csv --json");
     insta::assert_snapshot!(said);
 }
 
@@ -110,26 +66,26 @@ fn what_data_holds() {
 fn wrong_models_exit_with_2_and_say_why() {
     let mut said = String::new();
     let mut broken = |what: &str, breaking: &dyn Fn(&Home)| {
-        let home = Home::new();
+        let home = home();
         breaking(&home);
-        write!(said, "── {what}\n{}", home.run(&["inspect", "model"])).unwrap();
+        write!(said, "── {what}\n{}", home.run("inspect model")).unwrap();
     };
-    broken("truncated", &|home| home.edit_weights(|bytes| bytes.truncate(bytes.len() - 100)));
+    broken("truncated", &|home| edit_weights(home, |bytes| bytes.truncate(bytes.len() - 100)));
     broken("a git-LFS pointer", &|home| {
-        home.edit_weights(|bytes| {
+        edit_weights(home, |bytes| {
             *bytes = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n".to_vec();
         });
     });
-    broken("empty", &|home| home.edit_weights(Vec::clear));
-    broken("a pickle", &|home| home.edit_weights(|bytes| *bytes = b"\x80\x02}q\x00.".to_vec()));
+    broken("empty", &|home| edit_weights(home, Vec::clear));
+    broken("a pickle", &|home| edit_weights(home, |bytes| *bytes = b"\x80\x02}q\x00.".to_vec()));
     broken("missing tensor", &|home| {
-        home.edit_weights(|bytes| {
+        edit_weights(home, |bytes| {
             let place = find(bytes, "layer.1.attention.self.key.weight");
             bytes[place + "layer.1.attention.self.".len()] = b'm';
         });
     });
     broken("not a number", &|home| {
-        home.edit_weights(|bytes| {
+        edit_weights(home, |bytes| {
             let end = bytes.len();
             bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
         });
@@ -149,7 +105,7 @@ fn wrong_models_exit_with_2_and_say_why() {
 
 #[test]
 fn wrong_data_exits_with_2_and_says_where() {
-    let home = Home::new();
+    let home = home();
     let squad = |start: usize| {
         format!(
             r#"{{"version": "1.1", "data": [{{"title": "t", "paragraphs": [{{"context": "a good film",
@@ -170,18 +126,18 @@ fn wrong_data_exits_with_2_and_says_where() {
     let mut said = String::new();
     for (task, name, bytes) in cases {
         home.write(name, bytes);
-        said += &home.run(&["data", "--task", task, name]);
+        said += &home.run(&format!("data --task {task} {name}"));
     }
     home.write("fine.json", squad(2).as_bytes());
-    assert!(home.run(&["data", "--task", "squad", "fine.json"]).contains("[exit 0]"));
+    assert!(home.run("data --task squad fine.json").contains("[exit 0]"));
     assert!(!said.contains("panicked"), "{said}");
     insta::assert_snapshot!(said);
 }
 
 #[test]
 fn wrong_plans_and_flags_exit_with_2() {
-    let home = Home::new();
-    home.run(&["plan", "--model", "model", "--bits", "2", "--groups", "4", "--out", "plan.toml"]);
+    let home = home();
+    home.run("plan --model model --bits 2 --groups 4 --out plan.toml");
     let plan = std::fs::read_to_string(home.path("plan.toml")).unwrap();
     let mut said = String::new();
     let changes = [
@@ -197,29 +153,29 @@ fn wrong_plans_and_flags_exit_with_2() {
         assert!(plan.contains(from), "{from}");
         home.write("changed.toml", plan.replacen(from, to, 1).as_bytes());
         writeln!(said, "── {from} → {to}").unwrap();
-        said += &home.run(&["plan", "--model", "model", "--check", "changed.toml"]);
+        said += &home.run("plan --model model --check changed.toml");
     }
     home.write("latin1.toml", b"version = 1\n# caf\xe9\n");
-    said += &home.run(&["plan", "--model", "model", "--check", "latin1.toml"]);
-    said += &home.run(&["plan", "--model", "model", "--check", "nowhere.toml"]);
-    said += &home.run(&["plan", "--model", "model", "--bits", "9"]);
-    said += &home.run(&["plan", "--model", "model", "--bits", "2", "--groups", "heads"]);
-    said += &home.run(&["plan", "--model", "model", "--preset", "sst-2-3"]);
-    said += &home.run(&["plan", "--model", "model", "--preset", "sst2-2-3"]);
-    said += &home.run(&["plan", "--model", "model", "--bit", "2"]);
-    said += &home.run(&["data", "--task", "sst", "train.tsv"]);
-    said += &home.run(&["inspekt", "model"]);
-    said += &home.run(&["inspect", "some/model"]);
-    said += &home.run(&["fetch", "minilm"]);
+    said += &home.run("plan --model model --check latin1.toml");
+    said += &home.run("plan --model model --check nowhere.toml");
+    said += &home.run("plan --model model --bits 9");
+    said += &home.run("plan --model model --bits 2 --groups heads");
+    said += &home.run("plan --model model --preset sst-2-3");
+    said += &home.run("plan --model model --preset sst2-2-3");
+    said += &home.run("plan --model model --bit 2");
+    said += &home.run("data --task sst train.tsv");
+    said += &home.run("inspekt model");
+    said += &home.run("inspect some/model");
+    said += &home.run("fetch minilm");
     insta::assert_snapshot!(said);
 }
 
 #[test]
 fn a_closed_pipe_is_no_error() {
-    let home = Home::new();
+    let home = home();
     let mut child = Command::new(env!("CARGO_BIN_EXE_qbert"))
         .args(["inspect", "model"])
-        .current_dir(home.directory.path())
+        .current_dir(home.path(""))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

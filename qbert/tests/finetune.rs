@@ -5,10 +5,9 @@
 mod common;
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
-use common::prepare;
+use common::{kill_at, prepare, stderr};
 
 fn finetune(home: &Path, out: &str, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_qbert"));
@@ -17,10 +16,6 @@ fn finetune(home: &Path, out: &str, more: &[&str]) -> Command {
     command.args(["--out", out]).args(more);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]
@@ -58,25 +53,6 @@ fn killed_at_any_moment_and_resumed_it_ends_with_the_same_bytes() {
         assert!(litter.is_empty(), "{litter:?}");
     }
     assert!(kills > 0, "no run was killed: all were faster than the watching");
-}
-
-/// Starts the command and kills it when the run in `out` has logged this many steps; false if it was done before.
-fn kill_at(command: &mut Command, out: &Path, steps: usize) -> bool {
-    let mut child = command.spawn().unwrap();
-    loop {
-        let logged = std::fs::read(out.join("train.jsonl")).unwrap_or_default();
-        if logged.iter().filter(|&&byte| byte == b'\n').count() >= steps {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            return true;
-        }
-        if child.try_wait().unwrap().is_some() {
-            let output = child.wait_with_output().unwrap();
-            assert!(output.status.success(), "{}", stderr(&output));
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]

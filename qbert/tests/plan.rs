@@ -3,13 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
 
-use std::fmt::Write;
-use std::path::Path;
-use std::process::Command;
+mod common;
 
+use common::home::Home;
 use qbert::kernels::Threads;
-use qbert::model::{Checkpoint, Config, Head, Layout, Parameters, TokenizerFiles, write_checkpoint};
+use qbert::model::Checkpoint;
 use qbert::quant::{Axis, GroupSpec, Plan, Precision, QuantParams, RangeMethod, Scratch, Site};
+use qbert::train::random::Stream;
 use qbert::{Trial, quantization_errors};
 
 const CONFIG: &str = r#"{
@@ -27,74 +27,30 @@ const SENSITIVITY: &str = r#"{"format": "qbert-sensitivity", "version": 1, "task
 "#;
 
 /// A directory with a tiny checkpoint, the shape of BERT-base, and sensitivities of both.
-struct Home {
-    directory: tempfile::TempDir,
+fn home() -> Home {
+    let home = Home::new(CONFIG, |values| Stream::new(1, "test", 0).fill_normal(values, 0.1));
+    home.write("bert-base/config.json", BERT_BASE);
+    home.write("sensitivity.json", SENSITIVITY);
+    let layer = |(layer, mean): (usize, &f64)| format!("{{\"layer\": {layer}, \"mean\": {mean}, \"std\": 0}}");
+    let sizes = [1.0, 2.0, 3.0, 10.0, 15.0, 14.0, 13.0, 12.0, 11.0, 4.0, 5.0, 6.0];
+    let layers: Vec<String> = sizes.iter().enumerate().map(layer).collect();
+    let head = "{\"format\": \"qbert-sensitivity\", \"version\": 1, \"layers\": [";
+    home.write("base.json", format!("{head}{}]}}", layers.join(",\n")));
+    home
 }
 
-impl Home {
-    fn new() -> Self {
-        let home = Self { directory: tempfile::tempdir().unwrap() };
-        let config = Config::parse(CONFIG.as_bytes(), Path::new("config.json")).unwrap();
-        let layout = Layout::new(&config, Head::SequenceClassification, 2, false);
-        let mut parameters = Parameters::zeros(layout.into());
-        qbert::train::random::Stream::new(1, "test", 0).fill_normal(parameters.values_mut(), 0.1);
-        home.write("tokenizer/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\ngood\nbad\nfilm\n");
-        let tokenizer = TokenizerFiles::read(&home.path("tokenizer")).unwrap();
-        write_checkpoint(&home.path("model"), &config, &parameters, &config.labels, &tokenizer).unwrap();
-        home.write("bert-base/config.json", BERT_BASE);
-        home.write("sensitivity.json", SENSITIVITY);
-        let layer = |(layer, mean): (usize, &f64)| format!("{{\"layer\": {layer}, \"mean\": {mean}, \"std\": 0}}");
-        let sizes = [1.0, 2.0, 3.0, 10.0, 15.0, 14.0, 13.0, 12.0, 11.0, 4.0, 5.0, 6.0];
-        let layers: Vec<String> = sizes.iter().enumerate().map(layer).collect();
-        let head = "{\"format\": \"qbert-sensitivity\", \"version\": 1, \"layers\": [";
-        home.write("base.json", &format!("{head}{}]}}", layers.join(",\n")));
-        home
-    }
-
-    fn path(&self, name: &str) -> std::path::PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        let path = self.path(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
-
-    fn command(&self, arguments: &str) -> std::process::Output {
-        Command::new(env!("CARGO_BIN_EXE_qbert"))
-            .args(arguments.split_whitespace())
-            .current_dir(self.directory.path())
-            .env_clear()
-            .env("HF_ENDPOINT", "http://127.0.0.1:9")
-            .env("HF_HOME", self.path("hub"))
-            .output()
-            .unwrap()
-    }
-
-    /// Runs the command and writes down everything it says.
-    fn run(&self, arguments: &str) -> String {
-        let output = self.command(arguments);
-        let mut text = format!("$ qbert {arguments}\n");
-        write!(text, "{}", String::from_utf8_lossy(&output.stdout)).unwrap();
-        write!(text, "{}", String::from_utf8_lossy(&output.stderr)).unwrap();
-        writeln!(text, "[exit {}]\n", output.status.code().unwrap()).unwrap();
-        text
-    }
-
-    /// Runs `qbert plan … --json` of the tiny model or of BERT-base.
-    fn plan(&self, arguments: &str) -> serde_json::Value {
-        let output = self.command(&format!("--quiet plan {arguments} --json"));
-        assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
+/// Runs `qbert plan … --json` of the tiny model or of BERT-base.
+fn planned(home: &Home, arguments: &str) -> serde_json::Value {
+    let output = home.command(&format!("--quiet plan {arguments} --json"));
+    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 const TINY: &str = "--model model --sensitivity sensitivity.json --groups 4";
 
 #[test]
 fn sensitivities_become_a_plan() {
-    let home = Home::new();
+    let home = home();
     let mut said = home.run(&format!("plan {TINY} --bits 2,3 --high 1 --out plan.toml"));
     let plan = std::fs::read_to_string(home.path("plan.toml")).unwrap();
     said += &plan;
@@ -107,8 +63,10 @@ fn sensitivities_become_a_plan() {
     insta::assert_snapshot!(said);
     // A plan that was written is a plan that can be checked.
     assert!(Plan::parse(&plan, "plan.toml").is_ok());
-    let (made, checked) =
-        (home.plan(&format!("{TINY} --bits 2,3,4 --budget 0.0065")), home.plan("--model model --check best.toml"));
+    let (made, checked) = (
+        planned(&home, &format!("{TINY} --bits 2,3,4 --budget 0.0065")),
+        planned(&home, "--model model --check best.toml"),
+    );
     for key in ["bits", "paper_mib", "file_bytes"] {
         assert_eq!(made[key], checked[key]);
     }
@@ -116,7 +74,7 @@ fn sensitivities_become_a_plan() {
 
 #[test]
 fn as_many_layers_as_the_paper_give_the_papers_sizes() {
-    let home = Home::new();
+    let home = home();
     for (preset, bits, high) in [
         ("sst2-2-3", "2,3", 6),
         ("squad-2-3", "2,3", 6),
@@ -124,25 +82,25 @@ fn as_many_layers_as_the_paper_give_the_papers_sizes() {
         ("mnli-2-3", "2,3", 4),
         ("squad-2-4", "2,4", 5),
     ] {
-        let published = home.plan(&format!("--model bert-base --preset {preset}"));
-        let ours = home.plan(&format!("--model bert-base --sensitivity base.json --bits {bits} --high {high}"));
+        let published = planned(&home, &format!("--model bert-base --preset {preset}"));
+        let ours = planned(&home, &format!("--model bert-base --sensitivity base.json --bits {bits} --high {high}"));
         assert_eq!(published["paper_mib"], ours["paper_mib"], "{preset}");
         assert_eq!(published["file_bytes"], ours["file_bytes"], "{preset}");
         // A limit of exactly this size gives exactly this plan.
         let mib = ours["file_bytes"].as_f64().unwrap() / f64::from(1 << 20);
         let arguments = format!("--model bert-base --sensitivity base.json --bits {bits} --size");
-        assert_eq!(home.plan(&format!("{arguments} {mib}"))["bits"], ours["bits"]);
-        let fewer = home.plan(&format!("{arguments} {}", mib - 1e-6));
+        assert_eq!(planned(&home, &format!("{arguments} {mib}"))["bits"], ours["bits"]);
+        let fewer = planned(&home, &format!("{arguments} {}", mib - 1e-6));
         assert_eq!(fewer["origin"]["higher"], serde_json::json!([high - 1]));
     }
     // The six most sensitive layers of the file are those of the paper's plan for SST-2.
-    let ours = home.plan("--model bert-base --sensitivity base.json --bits 2,3 --high 6");
-    assert_eq!(ours["bits"], home.plan("--model bert-base --preset sst2-2-3")["bits"]);
-    let reversed = home.plan("--model bert-base --sensitivity base.json --bits 2,3 --high 6 --reverse");
-    assert_eq!(reversed["bits"], home.plan("--model bert-base --preset sst2-2-3 --reverse")["bits"]);
+    let ours = planned(&home, "--model bert-base --sensitivity base.json --bits 2,3 --high 6");
+    assert_eq!(ours["bits"], planned(&home, "--model bert-base --preset sst2-2-3")["bits"]);
+    let reversed = planned(&home, "--model bert-base --sensitivity base.json --bits 2,3 --high 6 --reverse");
+    assert_eq!(reversed["bits"], planned(&home, "--model bert-base --preset sst2-2-3 --reverse")["bits"]);
     assert_eq!(reversed["paper_mib"], ours["paper_mib"]);
     // A preset with the embedding of App. C.2.
-    let embedding = home.plan("--model bert-base --preset sst2-2-3 --embedding-bits 4,8 --embedding-groups 128");
+    let embedding = planned(&home, "--model bert-base --preset sst2-2-3 --embedding-bits 4,8 --embedding-groups 128");
     assert_eq!(format!("{:.1}", embedding["paper_mib"]["embedding"].as_f64().unwrap()), "11.6");
 }
 
@@ -150,8 +108,8 @@ fn as_many_layers_as_the_paper_give_the_papers_sizes() {
 fn a_budget_is_kept_and_freedom_never_costs() {
     // The same numbers added in another order.
     const ROUNDING: f64 = 1.0 + 1e-12;
-    let home = Home::new();
-    let uniform = home.plan(&format!("{TINY} --bits 2,3,4,8 --budget 1"))["origin"]["uniform"].clone();
+    let home = home();
+    let uniform = planned(&home, &format!("{TINY} --bits 2,3,4,8 --budget 1"))["origin"]["uniform"].clone();
     let bytes = |index: usize| uniform[index]["file_bytes"].as_u64().unwrap();
     let number = |value: &serde_json::Value| value.as_f64().unwrap();
     let mut last = f64::INFINITY;
@@ -160,14 +118,18 @@ fn a_budget_is_kept_and_freedom_never_costs() {
         let mut coarser = f64::INFINITY;
         for granularity in ["layer", "module", "site"] {
             let mib = limit as f64 / f64::from(1 << 20);
-            let plan =
-                home.plan(&format!("{TINY} --bits 2,3,4,8 --budget {mib} --granularity {granularity} --threads 1"));
+            let plan = planned(
+                &home,
+                &format!("{TINY} --bits 2,3,4,8 --budget {mib} --granularity {granularity} --threads 1"),
+            );
             assert!(plan["file_bytes"].as_u64().unwrap() <= limit, "{limit} {granularity}");
             let cost = number(&plan["origin"]["predicted_cost"]);
             assert!(cost <= coarser * ROUNDING, "{limit} {granularity}");
             coarser = cost;
-            let threads =
-                home.plan(&format!("{TINY} --bits 2,3,4,8 --budget {mib} --granularity {granularity} --threads 3"));
+            let threads = planned(
+                &home,
+                &format!("{TINY} --bits 2,3,4,8 --budget {mib} --granularity {granularity} --threads 3"),
+            );
             assert_eq!(plan, threads);
         }
         assert!(coarser <= last * ROUNDING);
@@ -182,7 +144,7 @@ fn a_budget_is_kept_and_freedom_never_costs() {
 
 #[test]
 fn quantization_errors_are_those_of_the_quantizer() {
-    let home = Home::new();
+    let home = home();
     let parameters = Checkpoint::open(&home.path("model")).unwrap().load().unwrap();
     let sites: Vec<Site> = Site::all(3).filter(|site| site.layer().is_some()).collect();
     let widths = [2, 3, 32].map(|bits| Precision::from_number(bits).unwrap());
@@ -215,7 +177,7 @@ fn quantization_errors_are_those_of_the_quantizer() {
 
 #[test]
 fn wrong_sensitivities_exit_with_2_and_say_where() {
-    let home = Home::new();
+    let home = home();
     let mut said = String::new();
     let mut refused = |name: &str, text: &str, more: &str| {
         home.write(name, text);
@@ -260,7 +222,7 @@ fn wrong_sensitivities_exit_with_2_and_say_where() {
 
 #[test]
 fn contradicting_flags_exit_with_2_and_say_what_to_do() {
-    let home = Home::new();
+    let home = home();
     home.run("plan --model model --bits 2 --groups 4 --out plan.toml");
     let mut said = String::new();
     let from_file = [

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 /// | file | becomes |
 /// |---|---|
 /// | `train.jsonl`, `metrics.json` | training curves, results per class, the summary's figures, provenance |
+/// | `metrics.json` of a whole run (`qbert-metrics`) | results per class, of the packed model |
 /// | `sensitivity*.json`, `landscape*.json`, `attention*.json`, `plan.toml` | their figures |
 /// | `summary.json`, `models.json`, `changes.json`, `provenance.json` | the sections of their names |
 ///
@@ -22,7 +23,8 @@ use crate::error::{Error, Result};
 pub fn directory(path: &Path) -> Result<Report> {
     let mut found = Found::default();
     found.look_into(path)?;
-    for folder in entries(path)?.iter().filter(|entry| entry.is_dir()) {
+    // What a run put away is not part of it any more.
+    for folder in entries(path)?.iter().filter(|entry| entry.is_dir() && !entry.ends_with("old")) {
         found.look_into(folder)?;
     }
     if !found.any {
@@ -46,6 +48,8 @@ struct Found {
     any: bool,
     report: Report,
     metrics: Vec<Metrics>,
+    /// Figures of a whole run: before and after quantization.
+    whole: [Option<Metrics>; 2],
     runs: Vec<(Stage, TrainingRun)>,
     landscape_file: String,
 }
@@ -62,7 +66,10 @@ impl Found {
             let report = &mut self.report;
             match name {
                 "train.jsonl" => log = Some(super::training(&read()?, &file)?),
-                "metrics.json" => metrics = Some(super::metrics(&read()?, &file)?),
+                "metrics.json" => match super::run_metrics(&read()?, &file)? {
+                    Some(whole) => self.whole = whole,
+                    None => metrics = Some(super::metrics(&read()?, &file)?),
+                },
                 "plan.toml" => report.plan = Some(super::plan(&read()?, &file)?),
                 "summary.json" => report.summary = Some(super::summary(&read()?, &file)?),
                 "models.json" => report.models = Some(super::models(&read()?, &file)?),
@@ -128,7 +135,8 @@ impl Found {
             summary.bits = plan.in_words();
         }
         if report.classes.is_none() {
-            report.classes = super::classes(before, after);
+            let [full, packed] = &self.whole;
+            report.classes = super::classes(full.as_ref().or(before), packed.as_ref().or(after));
         }
         let facts = &mut report.provenance.facts;
         facts.extend(before.into_iter().chain(after).flat_map(Metrics::facts));

@@ -68,6 +68,44 @@ pub fn metrics(text: &str, file: &str) -> Result<Metrics> {
     serde_json::from_str(text).map_err(|source| Error::Json { file: file.to_owned(), source })
 }
 
+#[derive(Deserialize)]
+struct OfRun {
+    #[serde(default)]
+    metric: String,
+    #[serde(default)]
+    examples: Option<u64>,
+    stages: Vec<OfStage>,
+}
+
+#[derive(Deserialize)]
+struct OfStage {
+    stage: String,
+    value: Option<f64>,
+    #[serde(default)]
+    details: Value,
+}
+
+/// The `metrics.json` of a whole run, format `qbert-metrics`: the figures in full precision, and those of the packed model.
+/// `None` for the file of a single training.
+///
+/// # Errors
+/// A file that is not JSON, or not what it says it is.
+pub fn run_metrics(text: &str, file: &str) -> Result<Option<[Option<Metrics>; 2]>> {
+    let json = |source| Error::Json { file: file.to_owned(), source };
+    let value: Value = serde_json::from_str(text).map_err(json)?;
+    if value.get("format").is_none() {
+        return Ok(None);
+    }
+    let run: OfRun = super::document(text, file, "qbert-metrics")?;
+    let of = |name: &str| {
+        let stage = run.stages.iter().find(|stage| stage.stage == name)?;
+        let (metric, details) = (run.metric.clone(), stage.details.clone());
+        let dev = Dev { metric, value: stage.value, examples: run.examples, details };
+        Some(Metrics { dev, ..Metrics::default() })
+    };
+    Ok(Some([of("full precision"), of("packed")]))
+}
+
 impl Metrics {
     /// Which kind of run this was.
     pub fn stage(&self) -> Stage {

@@ -162,7 +162,8 @@ fn figure(name: &'static str, run: &TrainingRun) -> Option<Figure> {
     let grouped = curve.iter().any(|point| point.high > point.low);
     let raw = if grouped { "the band spans the losses of neighbouring steps" } else { "the thin line is every step" };
     let lost = if run.lost > 0 { format!(" {} steps had no finite loss.", count(run.lost)) } else { String::new() };
-    let best = known(run).max_by(|one, other| one.value.total_cmp(&other.value));
+    // Of equal ones the first, as training keeps it.
+    let best = known(run).min_by(|one, other| other.value.total_cmp(&one.value));
     let best = best.map(|best| {
         format!(" Best {} {} after epoch {}.", run.metric, fixed(best.value, 2), crate::text::tick(best.epoch))
     });

@@ -9,6 +9,7 @@ pub(crate) mod settings;
 mod state;
 pub(crate) mod work;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -80,17 +81,26 @@ pub enum Outcome {
     Part(PathBuf),
 }
 
+/// Whoever watches an analysis: sees every pass, and may ask for the end.
+pub type Watch<'a> = &'a mut dyn FnMut(Step) -> ControlFlow<()>;
+
 /// Analyses as told; `watch` sees every pass.
-pub fn analyze(analysis: &Analysis, compute: &Compute, watch: &mut dyn FnMut(Step)) -> Result<Outcome> {
+///
+/// # Errors
+/// [`Error::Stopped`] when `watch` asks for it, with the state saved; whatever is wrong with model, data or settings.
+pub fn analyze(analysis: &Analysis, compute: &Compute, watch: Watch<'_>) -> Result<Outcome> {
     analyze_saving(analysis, compute, SAVE_EVERY, watch)
 }
 
 /// As [`analyze`], with the state written down as often as told.
+///
+/// # Errors
+/// As [`analyze`].
 pub fn analyze_saving(
     analysis: &Analysis,
     compute: &Compute,
     save_every: Duration,
-    watch: &mut dyn FnMut(Step),
+    watch: Watch<'_>,
 ) -> Result<Outcome> {
     let Analysis { settings, shard, out, .. } = analysis;
     settings.check()?;
@@ -123,21 +133,27 @@ pub fn analyze_saving(
         }
         let mut work = RunWork::new(&loaded, settings, run)?;
         take_up(&mut work, own, interrupted.take().filter(|saved| saved.run == run), &state_path)?;
-        let mut passes = 0;
+        let (mut passes, mut stop) = (0, false);
         while !work.works().is_empty() {
             part.found.extend(work.step(compute)?);
             passes += 1;
             let (layers_left, done) = (work.works().len(), part.found.len());
-            watch(Step { run, passes, layers_left, done, total, loss: work.info().loss });
-            if saved.elapsed() >= save_every && layers_left > 0 {
+            stop = watch(Step { run, passes, layers_left, done, total, loss: work.info().loss }).is_break();
+            if (stop || saved.elapsed() >= save_every) && layers_left > 0 {
                 state::save(&state_path, &part, Some((run, &work)))?;
                 saved = Instant::now();
+                if stop {
+                    return Err(Error::Stopped { path: state_path });
+                }
             }
         }
         if !part.runs.iter().any(|info| info.run == run) {
             part.runs.push(work.info());
         }
         state::save(&state_path, &part, None)?;
+        if stop && part.found.len() < total {
+            return Err(Error::Stopped { path: state_path });
+        }
     }
     let outcome = finish(part, out)?;
     std::fs::remove_file(&state_path)

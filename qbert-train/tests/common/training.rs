@@ -12,6 +12,8 @@ use super::goldens;
 #[derive(Default)]
 pub(crate) struct Observer {
     pub(crate) stop_after: Option<usize>,
+    /// Asks the run to stop after this step.
+    pub(crate) ask_after: Option<usize>,
     pub(crate) losses: Vec<f64>,
     /// Every evaluation: the epoch, the figure, whether it was the best.
     pub(crate) evaluations: Vec<(usize, f64, bool)>,
@@ -34,6 +36,10 @@ impl Watch for Observer {
 
     fn evaluated(&mut self, epoch: usize, evaluation: &Evaluation, best: bool) {
         self.evaluations.push((epoch, evaluation.value, best));
+    }
+
+    fn stop(&mut self) -> bool {
+        self.ask_after == Some(self.losses.len())
     }
 }
 

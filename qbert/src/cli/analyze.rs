@@ -1,6 +1,7 @@
 //! `qbert analyze`: how sensitive every encoder layer is, by the top eigenvalue of its Hessian.
 
 use std::fmt::Write as _;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -10,7 +11,7 @@ use qbert::train::sensitivity::{self, Analysis, FILE, Method, Outcome, Sensitivi
 use super::progress::Progress;
 use super::reading::{Reading, limit};
 use super::table::Table;
-use super::{compute, json, model};
+use super::{compute, json, model, stop};
 
 /// Measure how sensitive every layer is to quantization (top Hessian eigenvalues, Ω).
 #[derive(Debug, Args)]
@@ -93,7 +94,7 @@ enum MethodName {
 
 impl Protocol {
     fn settings(&self) -> Result<Settings> {
-        let max_examples = limit(&self.max_examples)?;
+        let max_examples = limit("--max-examples", &self.max_examples)?;
         let method = match self.method {
             MethodName::Power => Method::Power,
             MethodName::Lanczos => Method::Lanczos,
@@ -121,13 +122,11 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         out: options.out.clone(),
         resume: options.resume,
     };
-    let mut progress = Progress::new("analyze", quiet);
+    let mut progress = Progress::new("analyze", quiet).stoppable();
     let runs = analysis.settings.runs;
     let mut watch = |step: Step| {
-        let Step { run, passes, layers_left, done, total, loss } = step;
-        let place =
-            format!("layers  run {}/{runs}, pass {passes}, {layers_left} layers to go, loss {loss:.4}", run + 1);
-        progress.at(done, total, &place);
+        progress.analysis(&step, runs);
+        if stop::is_asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let outcome = sensitivity::analyze(&analysis, &compute(options.threads)?, &mut watch)?;
     drop(progress);

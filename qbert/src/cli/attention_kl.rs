@@ -50,8 +50,11 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
-    let settings =
-        Settings { fraction: options.fraction, max_examples: limit(&options.max_examples)?, seed: options.seed };
+    let settings = Settings {
+        fraction: options.fraction,
+        max_examples: limit("--max-examples", &options.max_examples)?,
+        seed: options.seed,
+    };
     let job = Job {
         first: model::directory(&options.first, quiet)?,
         second: model::directory(&options.second, quiet)?,

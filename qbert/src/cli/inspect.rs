@@ -6,11 +6,12 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use qbert::Result;
-use qbert::model::{Checkpoint, Head};
+use qbert::model::Checkpoint;
 use qbert::quant::size::mebibytes;
 use qbert::quant::{BitWidth, GroupSpec, Plan, Precision, RangeMethod};
 use qbert::tasks::Tokenizer;
 
+use super::describe::Described;
 use super::table::Table;
 use super::{inspect_packed, json, model};
 
@@ -45,15 +46,9 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
 #[derive(Debug, serde::Serialize)]
 struct Report {
     directory: String,
-    layers: usize,
-    hidden_size: usize,
-    heads: usize,
-    intermediate_size: usize,
-    max_positions: usize,
-    vocab_size: usize,
+    #[serde(flatten)]
+    described: Described,
     tokenizer_size: usize,
-    head: Head,
-    labels: Vec<String>,
     parameters: usize,
     f32_bytes: usize,
     stored_as: BTreeMap<String, usize>,
@@ -90,15 +85,8 @@ impl Report {
         };
         Ok(Self {
             directory: checkpoint.directory().display().to_string(),
-            layers: config.layers,
-            hidden_size: config.hidden_size,
-            heads: config.heads,
-            intermediate_size: config.intermediate_size,
-            max_positions: config.max_positions,
-            vocab_size: config.vocab_size,
+            described: Described::new(config, checkpoint.head(), checkpoint.labels()),
             tokenizer_size,
-            head: checkpoint.head(),
-            labels: checkpoint.labels(),
             parameters,
             f32_bytes: 4 * parameters,
             stored_as: checkpoint.dtypes(),
@@ -109,18 +97,9 @@ impl Report {
 
     fn text(&self) -> String {
         let mut text = String::new();
-        let head = match self.head {
-            Head::None => "none (fine-tune it for a task first)".to_owned(),
-            Head::QuestionAnswering => "question answering".to_owned(),
-            Head::SequenceClassification => format!("sequence classification: {}", self.labels.join(", ")),
-            Head::TokenClassification => format!("token classification: {}", self.labels.join(", ")),
-        };
         let stored: Vec<String> = self.stored_as.iter().map(|(dtype, count)| format!("{count} in {dtype}")).collect();
         let _ = writeln!(text, "{}", self.directory);
-        let (layers, hidden, wide, heads) = (self.layers, self.hidden_size, self.intermediate_size, self.heads);
-        let _ = writeln!(text, "  encoder     {layers} layers, hidden {hidden}, feed-forward {wide}, {heads} heads");
-        let _ = writeln!(text, "  tokens      vocabulary {}, up to {} positions", self.vocab_size, self.max_positions);
-        let _ = writeln!(text, "  head        {head}");
+        text += &self.described.lines();
         let (count, size) = (self.parameters, mebibytes(8 * self.f32_bytes as u64));
         let _ = writeln!(text, "  parameters  {count}, {size:.1} MiB in f32, all finite");
         let _ = writeln!(text, "  tensors     {}", stored.join(", "));

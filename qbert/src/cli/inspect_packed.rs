@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use qbert::Result;
-use qbert::model::{Head, PackedModel};
+use qbert::model::PackedModel;
 use qbert::quant::{Site, SitePlan};
 
+use super::describe::Described;
 use super::json;
 use super::table::Table;
 
@@ -17,14 +18,8 @@ struct Report {
     file_bytes: usize,
     /// Every checksum was compared.
     verified: bool,
-    layers: usize,
-    hidden_size: usize,
-    heads: usize,
-    intermediate_size: usize,
-    max_positions: usize,
-    vocab_size: usize,
-    head: Head,
-    labels: Vec<String>,
+    #[serde(flatten)]
+    described: Described,
     task: String,
     parameters: usize,
     f32_bytes: usize,
@@ -71,14 +66,7 @@ impl Report {
             file: model.path().display().to_string(),
             file_bytes: model.file_len(),
             verified: true,
-            layers: config.layers,
-            hidden_size: config.hidden_size,
-            heads: config.heads,
-            intermediate_size: config.intermediate_size,
-            max_positions: config.max_positions,
-            vocab_size: config.vocab_size,
-            head: model.head(),
-            labels: model.labels().to_vec(),
+            described: Described::new(config, model.head(), model.labels().to_vec()),
             task: model.task().to_owned(),
             parameters: model.layout().len(),
             f32_bytes: 4 * model.layout().len(),
@@ -93,22 +81,13 @@ impl Report {
 
     fn text(&self) -> String {
         let mut text = String::new();
-        let head = match self.head {
-            Head::None => "none".to_owned(),
-            Head::QuestionAnswering => "question answering".to_owned(),
-            Head::SequenceClassification => format!("sequence classification: {}", self.labels.join(", ")),
-            Head::TokenClassification => format!("token classification: {}", self.labels.join(", ")),
-        };
         let (bytes, smaller) = (self.file_bytes, self.f32_bytes as f64 / self.file_bytes as f64);
         let _ = writeln!(text, "{}", self.file);
         let _ = writeln!(
             text,
             "  file        {bytes} bytes, {smaller:.1} times smaller than in f32; every checksum is right"
         );
-        let (layers, hidden, wide, heads) = (self.layers, self.hidden_size, self.intermediate_size, self.heads);
-        let _ = writeln!(text, "  encoder     {layers} layers, hidden {hidden}, feed-forward {wide}, {heads} heads");
-        let _ = writeln!(text, "  tokens      vocabulary {}, up to {} positions", self.vocab_size, self.max_positions);
-        let _ = writeln!(text, "  head        {head}");
+        text += &self.described.lines();
         if !self.task.is_empty() {
             let _ = writeln!(text, "  task        {}", self.task);
         }

@@ -1,13 +1,15 @@
 //! The command line: what was typed → what it means → one function per verb.
 //!
 //! A verb takes its options and returns what goes to stdout as text; everything else (progress, errors, hints) goes to
-//! stderr. Exit codes: 0 done, 1 the machine failed, 2 the input is wrong. A closed pipe is no error.
+//! stderr. Exit codes: 0 done, 1 the machine failed, 2 the input is wrong, 130 interrupted. A closed pipe is no error.
 
 mod analyze;
 mod attention_kl;
 mod bench;
 mod bench_infer;
+mod completions;
 mod data;
+mod describe;
 mod eval;
 mod fetch;
 mod finetune;
@@ -23,16 +25,22 @@ mod quantize;
 mod reading;
 mod report;
 mod reproduce;
+mod run;
+mod stop;
 mod table;
+mod training;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
 use qbert::{Error, ErrorKind};
 
 const EXAMPLES: &str = "\
 Examples:
+  qbert run                                            the quick-start: all of it, in minutes
+  qbert run --model minilm --task sst2 --train train.tsv --dev dev.tsv --out run
   qbert fetch minilm                                   a small BERT to try things with
   qbert inspect minilm                                 what a checkpoint is, what it could shrink to
   qbert plan --model minilm --bits 2 --out plan.toml   bits for every part, to read and edit
@@ -43,7 +51,9 @@ Examples:
   qbert predict small/model.qbert \"a film to remember\"   what the packed model says
   qbert analyze --model tuned --task sst2 --data train.tsv --out analysis
 
-Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 wrong input.";
+Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 wrong input,
+130 interrupted (Ctrl-C; what is done is kept, and the hint says how to go on).
+Colours appear on a terminal only, and never with NO_COLOR set.";
 
 /// Small BERTs for ordinary CPUs, by the method of the Q-BERT paper.
 #[derive(Debug, Parser)]
@@ -54,10 +64,14 @@ struct Arguments {
     /// Say nothing but results and errors.
     #[arg(short, long, global = true)]
     quiet: bool,
+    /// Say more: kernels and threads, progress every other second, the causes of errors.
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    verbose: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Run(Box<run::Options>),
     Fetch(fetch::Options),
     Inspect(inspect::Options),
     Plan(plan::Options),
@@ -73,12 +87,16 @@ enum Verb {
     Report(report::Options),
     Reproduce(reproduce::Options),
     Bench(bench::Options),
+    Completions(completions::Options),
 }
 
 pub(crate) fn main() -> ExitCode {
     // Wrong usage: clap prints it with a suggestion and exits with 2; --help and --version exit with 0.
     let arguments = Arguments::parse();
+    VERBOSE.store(arguments.verbose, Ordering::Relaxed);
+    stop::watch();
     let result = match arguments.verb {
+        Verb::Run(options) => run::run(&options, arguments.quiet),
         Verb::Fetch(options) => fetch::run(&options, arguments.quiet),
         Verb::Inspect(options) => inspect::run(&options, arguments.quiet),
         Verb::Plan(options) => plan::run(&options, arguments.quiet),
@@ -94,6 +112,7 @@ pub(crate) fn main() -> ExitCode {
         Verb::Report(options) => report::run(&options),
         Verb::Reproduce(options) => reproduce::run(&options, arguments.quiet),
         Verb::Bench(options) => bench::run(&options, arguments.quiet),
+        Verb::Completions(options) => Ok(completions::run(&options)),
     };
     match result {
         Ok(output) => print(&output),
@@ -114,16 +133,44 @@ fn print(output: &str) -> ExitCode {
 }
 
 fn complain(error: &Error) -> ExitCode {
-    complain_text(&error.to_string(), error.hint());
+    let is_interrupted = error.kind() == ErrorKind::Interrupted;
+    let resume = if is_interrupted { stop::resume_hint() } else { None };
+    complain_text(&error.to_string(), resume.as_deref().or(error.hint()));
+    if is_verbose() {
+        let mut cause = std::error::Error::source(error).and_then(std::error::Error::source);
+        while let Some(error) = cause {
+            note(&format!("cause: {error}"));
+            cause = error.source();
+        }
+    }
     match error.kind() {
         ErrorKind::BadInput => ExitCode::from(2),
+        ErrorKind::Interrupted => ExitCode::from(stop::EXIT_CODE),
         _ => ExitCode::FAILURE,
     }
 }
 
 fn complain_text(message: &str, hint: Option<&str>) {
-    let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-    note(&format!("error: {message}{hint}"));
+    let (error, hint_word) = (painted("error:", "1;31"), painted("hint:", "1;36"));
+    let hint = hint.map(|hint| format!("\n{hint_word} {hint}")).unwrap_or_default();
+    note(&format!("{error} {message}{hint}"));
+}
+
+/// Text in a colour, where stderr is a terminal that shows it and nobody objects.
+fn painted(text: &str, code: &str) -> String {
+    let objects = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
+    if objects || dumb || !std::io::stderr().is_terminal() {
+        return text.to_owned();
+    }
+    format!("\u{1b}[{code}m{text}\u{1b}[0m")
+}
+
+static VERBOSE: AtomicBool = AtomicBool::new(false);
+
+/// Whether more is to be said.
+fn is_verbose() -> bool {
+    VERBOSE.load(Ordering::Relaxed)
 }
 
 /// A line for people, on stderr; if nobody can read it there is nothing left to do.
@@ -135,7 +182,11 @@ fn note(text: &str) {
 fn compute(threads: Option<usize>) -> qbert::Result<qbert::kernels::Compute> {
     let threads = threads.unwrap_or_else(qbert::kernels::Threads::available);
     let compute = qbert::kernels::Compute::detect(threads);
-    compute.map_err(|error| Error::from(qbert::train::Error::from(error)).of_flag("--threads"))
+    let compute = compute.map_err(|error| Error::from(qbert::train::Error::from(error)).of_flag("--threads"))?;
+    if is_verbose() {
+        note(&format!("computing with {} on {threads} threads", compute.kernels().name()));
+    }
+    Ok(compute)
 }
 
 /// A value as JSON text with a final line break.

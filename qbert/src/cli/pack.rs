@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use qbert::model::Checkpoint;
 use qbert::packing::{Calibration, FILE_NAME, Packing, Widths, plan_by_widths};
+use qbert::planning;
 use qbert::quant::{Plan, RangeMethod};
 use qbert::tasks::Task;
 use qbert::train::loading::Loaded;
@@ -13,7 +14,7 @@ use qbert::train::qat::student::QatSettings;
 use qbert::{Error, ErrorKind, Result};
 
 use super::reading::Reading;
-use super::{compute, json, model, plan};
+use super::{compute, json, model, plan, stop};
 
 /// Sequences of a calibration batch.
 const BATCH: usize = 32;
@@ -83,7 +84,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         }
         Some(plan) => by_plan(options, &directory, plan, task)?,
     };
-    packing.note("command", &command());
+    packing.note("command", &stop::command());
     if let Some(task) = task {
         packing = packing.for_task(task.name());
     }
@@ -99,25 +100,16 @@ fn text_of(packed: &Packed) -> String {
     format!("{}: {now:.2} MB, {:.1} times smaller than {before:.1} MB in f32\n", packed.file, before / now)
 }
 
-/// What was typed, to be written into the file.
-pub(crate) fn command() -> String {
-    std::env::args()
-        .enumerate()
-        .map(|(i, word)| if i == 0 { "qbert".to_owned() } else { word })
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
 /// The plan that was given; `None` where none was.
 fn plan(options: &Options, directory: &Path) -> Result<Option<Plan>> {
     let activation = |plan: Plan| -> Result<Plan> {
         let Some(bits) = options.activation_bits else { return Ok(plan) };
         let mut activation = *plan.activation();
-        activation.bits = plan::make::precision("--activation-bits", bits)?;
+        activation.bits = planning::precision("--activation-bits", bits)?;
         Ok(plan.with_activation(activation))
     };
     if let Some(path) = &options.plan {
-        return activation(plan::read(path)?).map(Some);
+        return activation(planning::read(path)?).map(Some);
     }
     let Some(&layers) = options.bits.first() else {
         if options.activation_bits.is_some() {
@@ -127,7 +119,7 @@ fn plan(options: &Options, directory: &Path) -> Result<Option<Plan>> {
         }
         return Ok(None);
     };
-    let range = options.range.as_deref().map_or(Ok(RangeMethod::Mse), |text| plan::make::parse("--range", text))?;
+    let range = options.range.as_deref().map_or(Ok(RangeMethod::Mse), |text| plan::parse("--range", text))?;
     let config = qbert::model::Config::read(&directory.join("config.json"))?;
     let widths = Widths {
         layers,

@@ -1,23 +1,20 @@
 //! `qbert plan`: bits, groups and ranges for every part of the model, and the sizes that follow.
 //!
-//! Flags are checked against each other before anything is read ([`flags`]); [`make`] turns them into a plan and
+//! Flags are checked against each other before anything is read ([`flags`]); [`qbert::planning`] turns them into a plan and
 //! remembers how it came about; [`report`] says it.
 
 mod flags;
-pub(super) mod make;
 mod report;
-pub(super) mod sensitivity;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use qbert::model::{Config, Head, Layout};
-use qbert::quant::Plan;
-use qbert::{Error, ErrorKind, Result};
+use qbert::planning::{self, Made, Model, Origin, Wishes};
+use qbert::{Error, Result};
 
-use self::make::Model;
 use self::report::Report;
-use super::{json, model, note};
+use super::progress::Progress;
+use super::{compute, json, model, note};
 
 /// Make a bit plan, or check one, and show the sizes it gives.
 #[derive(Debug, Args)]
@@ -104,44 +101,68 @@ pub(crate) struct Options {
     json: bool,
 }
 
+impl Options {
+    fn wishes(&self) -> Result<Wishes> {
+        Ok(Wishes {
+            bits: self.bits.clone(),
+            attention_bits: self.attention_bits,
+            ffn_bits: self.ffn_bits,
+            preset: self.preset.clone(),
+            groups: parse_if("--groups", self.groups.as_deref())?,
+            range: parse_if("--range", self.range.as_deref())?,
+            embedding_bits: self.embedding_bits.clone(),
+            embedding_groups: parse_if("--embedding-groups", self.embedding_groups.as_deref())?,
+            sensitivity: self.sensitivity.clone(),
+            high: self.high.clone(),
+            size: self.size,
+            budget: self.budget,
+            granularity: parse_if("--granularity", self.granularity.as_deref())?,
+            metric: parse_if("--metric", self.metric.as_deref())?,
+            reverse: self.reverse,
+        })
+    }
+
+    fn make(&self, model: &Model<'_>, quiet: bool) -> Result<Made> {
+        if let Some(path) = &self.check {
+            let origin = Origin::Checked { plan: path.display().to_string() };
+            return Ok(Made { plan: planning::read(path)?, origin });
+        }
+        let wishes = self.wishes()?;
+        let mut progress = Progress::new("quantization error", quiet);
+        // The last step is not said: the plan itself follows at once.
+        let mut watch = |done, all| {
+            if done < all {
+                progress.at(done, all, "");
+            }
+        };
+        planning::make(&wishes, model, compute(self.threads)?.threads(), &mut watch)
+    }
+}
+
+/// What a flag's text means.
+pub(crate) fn parse<T: std::str::FromStr<Err = qbert::quant::Error>>(flag: &str, text: &str) -> Result<T> {
+    text.parse().map_err(|error| Error::from(error).of_flag(flag))
+}
+
+pub(crate) fn parse_if<T: std::str::FromStr<Err = qbert::quant::Error>>(
+    flag: &str,
+    text: Option<&str>,
+) -> Result<Option<T>> {
+    text.map(|text| parse(flag, text)).transpose()
+}
+
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     flags::check(options)?;
     let directory = model::directory(&options.model, quiet)?;
-    let config_path = directory.join("config.json");
-    if !config_path.exists() {
-        let missing = "config.json".to_owned();
-        return Err(qbert::model::Error::MissingFile { directory, missing }.into());
-    }
-    let config = Config::read(&config_path)?;
-    let shape = config.shape(Some(&layout(&config)));
-    let made = make::make(options, &Model { directory: &directory, shape: &shape }, quiet)?;
+    let shape = planning::shape(&directory)?;
+    let made = options.make(&Model { directory: &directory, shape: &shape }, quiet)?;
     let report = Report::new(&made, &shape)?;
     if let Some(out) = &options.out {
-        let text = made.plan.to_toml_from(&made.origin.lines().join("\n"));
+        let text = made.to_toml();
         qbert::model::atomic::write_file(out, |writer| writer.write_all(text.as_bytes()))?;
         if !quiet {
             note(&format!("wrote {}", out.display()));
         }
     }
     Ok(if options.json { json(&report) } else { report.text(&made.plan) })
-}
-
-/// The whole model as it will be packed: with the head that the configuration declares.
-fn layout(config: &Config) -> Layout {
-    let head = config.declared_head.unwrap_or(Head::None);
-    let outputs = if head == Head::QuestionAnswering { 2 } else { config.labels.len().max(2) };
-    Layout::new(config, head, outputs, head == Head::None)
-}
-
-/// Reads and checks a plan file.
-pub(crate) fn read(path: &Path) -> Result<Plan> {
-    let bytes = std::fs::read(path).map_err(|error| {
-        Error::from(qbert::model::Error::Io { path: path.to_owned(), action: "read the plan", source: error })
-    })?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let line = 1 + error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|&&b| b == b'\n').count();
-        let message = format!("{}:{line}: the line is not valid UTF-8", path.display());
-        Error::new(ErrorKind::BadInput, message, "save the plan as UTF-8 text".to_owned())
-    })?;
-    Ok(Plan::parse(&text, &path.display().to_string())?)
 }

@@ -5,18 +5,21 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use qbert::train::evaluate::Evaluation;
+use qbert::train::sensitivity::Step;
 use qbert::train::trainer::{StepRecord, Watch};
 
-use super::note;
+use super::{is_verbose, note, stop};
 
-/// Between two plain lines.
+/// Between two plain lines, and between two of them with `--verbose`.
 const LINE_EVERY: Duration = Duration::from_secs(15);
+const VERBOSE_LINE_EVERY: Duration = Duration::from_secs(2);
 
 /// Shows where a job is.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     quiet: bool,
-    what: &'static str,
+    what: String,
+    stoppable: bool,
     begun: Option<(Instant, usize)>,
     last_line: Instant,
     loss: f64,
@@ -25,17 +28,26 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn new(what: &'static str, quiet: bool) -> Self {
+    pub(crate) fn new(what: impl Into<String>, quiet: bool) -> Self {
+        let what = what.into();
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::new(0);
             let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg}  {elapsed} (left {eta})");
             if let Ok(style) = style {
                 bar.set_style(style);
             }
-            bar.set_prefix(what);
+            bar.set_prefix(what.clone());
             bar
         });
-        Self { bar, quiet, what, begun: None, last_line: Instant::now(), loss: f64::NAN, reference: None }
+        let last_line = Instant::now();
+        Self { bar, quiet, what, stoppable: false, begun: None, last_line, loss: f64::NAN, reference: None }
+    }
+
+    /// The same for a job that saves its state when it is asked to stop: Ctrl-C becomes a question.
+    pub(crate) fn stoppable(mut self) -> Self {
+        stop::set_stateful(true);
+        self.stoppable = true;
+        self
     }
 
     /// `done` of `total` are done; `message` says how it goes.
@@ -50,12 +62,29 @@ impl Progress {
             }
             bar.set_position(done as u64);
             bar.set_message(message.to_owned());
-        } else if !self.quiet && (self.last_line.elapsed() >= LINE_EVERY || done == total) {
+        } else if !self.quiet && (self.last_line.elapsed() >= line_every() || done == total) {
             self.last_line = Instant::now();
             let rate = (done - first) as f64 / begun.elapsed().as_secs_f64().max(1e-9);
             let left = if rate > 0.0 { (total - done) as f64 / rate } else { 0.0 };
             note(&format!("{} {done}/{total} {message}  left {}", self.what, duration(left)));
         }
+    }
+
+    /// From here on something else is counted.
+    pub(crate) fn restart(&mut self) {
+        self.begun = None;
+        if let Some(bar) = &self.bar {
+            bar.set_length(0);
+            bar.reset();
+        }
+    }
+
+    /// A pass of an analysis of this many runs.
+    pub(crate) fn analysis(&mut self, step: &Step, runs: usize) {
+        let Step { run, passes, layers_left, done, total, loss } = step;
+        let place =
+            format!("layers  run {}/{runs}, pass {passes}, {layers_left} layers to go, loss {loss:.4}", run + 1);
+        self.at(*done, *total, &place);
     }
 
     /// A line that stays.
@@ -73,7 +102,14 @@ impl Drop for Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+        if self.stoppable {
+            stop::set_stateful(false);
+        }
     }
+}
+
+fn line_every() -> Duration {
+    if is_verbose() { VERBOSE_LINE_EVERY } else { LINE_EVERY }
 }
 
 impl Watch for Progress {
@@ -94,6 +130,10 @@ impl Watch for Progress {
         let drop = self.reference.map_or(String::new(), |full| format!(" ({:+.2})", evaluation.value - full));
         let when = if epoch == 0 { "quantized, not trained".to_owned() } else { format!("epoch {epoch}") };
         self.say(&format!("{when}: dev {} {:.2}{drop}{note}", evaluation.metric, evaluation.value));
+    }
+
+    fn stop(&mut self) -> bool {
+        self.stoppable && stop::is_asked()
     }
 }
 

@@ -5,17 +5,16 @@ use std::path::PathBuf;
 use clap::Args;
 use qbert::Result;
 use qbert::packing::{self, Packing};
+use qbert::planning;
 use qbert::quant::RangeMethod;
-use qbert::train::finetune::Finetune;
 use qbert::train::qat::distill::Distillation;
 use qbert::train::qat::run::{Quantize, quantize, recipe};
 use qbert::train::qat::student::QatSettings;
 use qbert::train::trainer::Outcome;
 
-use super::finetune::Recipe;
 use super::progress::Progress;
-use super::reading::Reading;
-use super::{compute, json, model, pack, plan};
+use super::training::Training;
+use super::{compute, json, plan, stop};
 
 /// Quantize a fine-tuned checkpoint by a plan, with quantization-aware training.
 #[derive(Debug, Args)]
@@ -24,47 +23,24 @@ Examples:
   qbert quantize --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --out small
   qbert quantize … --epochs 0              ranges only: no training, done in seconds
   qbert quantize … --range min-max --no-compensate --no-distill    as the paper did it
-  qbert quantize … --resume                go on after an interruption, to the same bytes
+  qbert quantize … --resume                go on after an interruption, to the same bytes (Ctrl-C saves the state)
 
 The output directory is a Hugging Face checkpoint of the f32 masters with plan.toml, the weights'
 ranges and the activations' beside it; `qbert eval` takes it as the quantized model it is. Its
 model.qbert is the same model packed, for `qbert predict`.")]
 pub(crate) struct Options {
-    /// Checkpoint directory with the task's head, or a hub id.
-    #[arg(long)]
-    model: String,
+    #[command(flatten)]
+    training: Training,
     /// What is quantized how: a file that `qbert plan` wrote.
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
-    /// Files to learn from.
-    #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
-    train: Vec<PathBuf>,
-    /// File to judge the epochs by.
-    #[arg(long, value_name = "FILE")]
-    dev: PathBuf,
-    /// Directory to write.
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
-    #[command(flatten)]
-    reading: Reading,
-    #[command(flatten)]
-    recipe: Recipe,
     #[command(flatten)]
     ranges: Ranges,
     #[command(flatten)]
     teacher: Teacher,
-    /// Take only the first N training examples.
-    #[arg(long, value_name = "N", help_heading = "Run")]
-    max_train: Option<usize>,
-    /// Threads; as many as there are cores if not given.
-    #[arg(long, help_heading = "Run")]
-    threads: Option<usize>,
     /// Continue an interrupted run.
     #[arg(long, help_heading = "Run")]
     resume: bool,
-    /// Print the outcome as JSON.
-    #[arg(long, help_heading = "Run")]
-    json: bool,
 }
 
 /// Where ranges come from.
@@ -122,45 +98,29 @@ impl Teacher {
 }
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
-    let task = options.reading.task()?;
-    let mut plan = plan::read(&options.plan)?;
+    let training = &options.training;
+    let mut plan = planning::read(&options.plan)?;
     if let Some(text) = &options.ranges.range {
-        plan = plan.with_weight_range(plan::make::parse::<RangeMethod>("--range", text)?);
+        plan = plan.with_weight_range(plan::parse::<RangeMethod>("--range", text)?);
     }
-    let mut settings = recipe(task);
-    options.recipe.apply(&mut settings);
     let usual = QatSettings::default();
-    let job = Quantize {
-        job: Finetune {
-            model: model::directory(&options.model, quiet)?,
-            task,
-            train: options.train.clone(),
-            dev: options.dev.clone(),
-            out: options.out.clone(),
-            read: options.reading.options(true)?,
-            max_len: options.reading.max_len()?,
-            max_train: options.max_train,
-            settings,
-            resume: options.resume,
-        },
-        plan,
-        settings: QatSettings {
-            calibration: options.ranges.range_batches.unwrap_or(usual.calibration),
-            freeze: options.ranges.range_freeze.unwrap_or(usual.freeze),
-            compensate: !options.ranges.no_compensate,
-            distillation: options.teacher.settings(),
-        },
+    let settings = QatSettings {
+        calibration: options.ranges.range_batches.unwrap_or(usual.calibration),
+        freeze: options.ranges.range_freeze.unwrap_or(usual.freeze),
+        compensate: !options.ranges.no_compensate,
+        distillation: options.teacher.settings(),
     };
-    let compute = compute(options.threads)?;
-    let outcome = quantize(&job, &compute, &mut Progress::new("quantize", quiet))?;
-    let mut packing = Packing::quantized(&options.out)?.for_task(task.name());
-    packing.note("command", &pack::command());
-    packing.write(&options.out.join(packing::FILE_NAME))?;
-    Ok(if options.json { json(&outcome) } else { text(options, &outcome) })
+    let job = Quantize { job: training.job(recipe, options.resume, quiet)?, plan, settings };
+    let compute = compute(training.threads)?;
+    let outcome = quantize(&job, &compute, &mut Progress::new("quantize", quiet).stoppable())?;
+    let mut packing = Packing::quantized(training.out())?.for_task(job.job.task.name());
+    packing.note("command", &stop::command());
+    packing.write(&training.out().join(packing::FILE_NAME))?;
+    Ok(if training.json { json(&outcome) } else { text(options, &outcome) })
 }
 
 fn text(options: &Options, outcome: &Outcome) -> String {
-    let (out, metric, best) = (options.out.display(), outcome.metric, outcome.best);
+    let (out, metric, best) = (options.training.out().display(), outcome.metric, outcome.best);
     let how = match outcome.best_epoch {
         0 => "calibrated, not trained".to_owned(),
         epoch => format!("after epoch {epoch}, {} steps in all", outcome.steps),

@@ -43,6 +43,11 @@ impl Reading {
         self.task.as_deref().unwrap_or_default().parse().map_err(|error| Error::from(error).of_flag("--task"))
     }
 
+    /// Whether a task was named.
+    pub(crate) fn is_task_given(&self) -> bool {
+        self.task.is_some()
+    }
+
     /// The task, for verbs that can do without.
     pub(crate) fn optional_task(&self) -> Result<Option<Task>> {
         self.task.as_ref().map(|_| self.task()).transpose()
@@ -72,13 +77,13 @@ impl Reading {
 }
 
 /// A limit of sequences: a number, or `all`.
-pub(crate) fn limit(text: &str) -> Result<Option<usize>> {
+pub(crate) fn limit(flag: &str, text: &str) -> Result<Option<usize>> {
     if text == "all" {
         return Ok(None);
     }
     let number = text.parse().ok().filter(|&number: &usize| number > 0);
     number.map(Some).ok_or_else(|| {
-        let message = format!("--max-examples is {text}: it must be a number above 0, or `all`");
+        let message = format!("{flag} is {text}: it must be a number above 0, or `all`");
         Error::new(ErrorKind::BadInput, message, "leave the flag out for the default".to_owned())
     })
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use qbert::kernels::Compute;
 use qbert::model::Checkpoint;
+use qbert::planning;
 use qbert::reproduce::{
     Experiment, Ran, Ranges, Row, RowResult, Selection, Sensitivity, State, Study, Table as PaperTable, Treatment,
     render,
@@ -13,7 +14,6 @@ use qbert::train::qat::run::recipe;
 use qbert::train::trainer::Settings;
 use qbert::{Error, ErrorKind, Result};
 
-use super::plan::sensitivity;
 use super::progress::Progress;
 use super::reading::Reading;
 use super::table::Table;
@@ -219,7 +219,7 @@ fn experiment(options: &Options, quiet: bool) -> Result<Experiment> {
     let directory = model::directory(options.model.as_deref().unwrap_or_default(), quiet)?;
     let layers = Checkpoint::open(&directory)?.config().layers;
     let sensitivity = options.sensitivity.as_ref().map(|path| {
-        let measured = sensitivity::read(path, layers)?;
+        let measured = planning::read_sensitivity(path, layers)?;
         if let Some(other) = measured.task.filter(|other| other != task.name()) {
             let message = format!("{}: measured on {other}, but the task is {task}", path.display());
             let hint = "give the sensitivities of this task".to_owned();

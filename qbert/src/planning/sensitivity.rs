@@ -2,18 +2,19 @@
 
 use std::path::Path;
 
-use qbert::quant::LayerSensitivity;
-use qbert::train::sensitivity::{FORMAT, VERSION};
-use qbert::{Error, ErrorKind, Result};
+use qbert_quant::LayerSensitivity;
+use qbert_train::sensitivity::{FORMAT, VERSION};
 use serde::Deserialize;
+
+use crate::error::{Error, ErrorKind, Result};
 
 /// What the plan needs of a sensitivity file: few fields, so that files made or edited by hand do as well.
 #[derive(Debug)]
-pub(crate) struct Measured {
+pub struct Measured {
     /// The task it was measured on, if the file says so.
-    pub(crate) task: Option<String>,
+    pub task: Option<String>,
     /// One entry for each encoder layer of the model.
-    pub(crate) layers: Vec<LayerSensitivity>,
+    pub layers: Vec<LayerSensitivity>,
 }
 
 const WRITTEN_BY: &str = "give the sensitivity.json that `qbert analyze` wrote";
@@ -41,10 +42,13 @@ struct Layer {
 }
 
 /// Reads the file for a model of this many encoder layers.
-pub(crate) fn read(path: &Path, model_layers: usize) -> Result<Measured> {
+///
+/// # Errors
+/// A file that cannot be read, is no sensitivity file, or is of another model; the error names file and layer.
+pub fn read(path: &Path, model_layers: usize) -> Result<Measured> {
     let text = std::fs::read(path).map_err(|source| {
         let action = "read the sensitivities";
-        Error::from(qbert::model::Error::Io { path: path.to_owned(), action, source })
+        Error::from(qbert_model::Error::Io { path: path.to_owned(), action, source })
     })?;
     let file = parse(&text, path)?;
     let name = path.display();

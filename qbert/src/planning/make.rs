@@ -1,40 +1,26 @@
-//! From flags to a plan: the same for every layer, the paper's, one that exists, or from sensitivities.
+//! From wishes to a plan: the same for every layer, the paper's, or from sensitivities.
 
-use std::path::Path;
-
-use qbert::model::Checkpoint;
-use qbert::quant::allocate::budget::{Granularity, OpenSite, within};
-use qbert::quant::allocate::knapsack::Choice;
-use qbert::quant::allocate::{assign, counts_within};
-use qbert::quant::{
-    EmbeddingPlan, GroupSpec, Matrix, Metric, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking, Room, Site,
-    SitePlan, Widths,
+use qbert_kernels::Threads;
+use qbert_model::Checkpoint;
+use qbert_quant::allocate::budget::{OpenSite, within};
+use qbert_quant::allocate::knapsack::Choice;
+use qbert_quant::allocate::{assign, counts_within};
+use qbert_quant::{
+    EmbeddingPlan, GroupSpec, LayerSensitivity, Matrix, Metric, Plan, Precision, Preset, RangeMethod, Ranking, Room,
+    Site, SitePlan, Widths,
 };
-use qbert::{Error, Result, Trial, quantization_errors};
 
-use super::super::compute;
-use super::super::progress::Progress;
-use super::report::{By, Cost, Limit, Origin, Ranked, Sensitive, UniformCost};
+use super::origin::{By, Cost, Limit, Origin, Ranked, Sensitive, UniformCost};
 use super::sensitivity::{self, Measured};
-use super::{Options, read};
+use super::{Made, Model, Wishes};
+use crate::error::{Error, ErrorKind, Result};
+use crate::{Trial, quantization_errors};
 
-/// The model a plan is for.
-pub(super) struct Model<'data> {
-    pub(super) directory: &'data Path,
-    pub(super) shape: &'data ModelShape,
-}
+/// Who hears how many sites of how many are priced.
+pub(super) type Watch<'a> = &'a mut dyn FnMut(usize, usize);
 
-/// A plan and how it came about.
-pub(super) struct Made {
-    pub(super) plan: Plan,
-    pub(super) origin: Origin,
-}
-
-/// Makes the plan that the flags ask for; they are known not to contradict each other.
-pub(super) fn make(options: &Options, model: &Model<'_>, quiet: bool) -> Result<Made> {
-    if let Some(path) = &options.check {
-        return Ok(Made { plan: read(path)?, origin: Origin::Checked { plan: path.display().to_string() } });
-    }
+/// Makes the plan; the wishes are known not to contradict each other.
+pub(super) fn make(options: &Wishes, model: &Model<'_>, threads: &Threads, watch: Watch<'_>) -> Result<Made> {
     if let Some(name) = &options.preset {
         return preset(options, name, model.shape.layers);
     }
@@ -42,21 +28,84 @@ pub(super) fn make(options: &Options, model: &Model<'_>, quiet: bool) -> Result<
     let Some(path) = &options.sensitivity else {
         return Ok(Made { plan: base, origin: Origin::Uniform });
     };
-    let widths = options.bits.iter().map(|&bits| precision("--bits", bits)).collect::<Result<Vec<_>>>()?;
-    let widths = Widths::new(widths).map_err(|error| Error::from(error).of_flag("--bits"))?;
-    let metric: Metric = options.metric.as_deref().map_or(Ok(Metric::default()), |text| parse("--metric", text))?;
+    let widths = widths(options)?;
+    let metric = options.metric.unwrap_or_default();
     let measured = sensitivity::read(path, model.shape.layers)?;
     let ranking = Ranking::new(&measured.layers, metric)
         .map_err(|error| Error::from(error).of_flag(&format!("--metric {metric}: {}", path.display())))?;
     let mixed = Mixed { options, model, base, widths, metric, measured, ranking };
     match options.budget {
-        Some(mib) => mixed.by_budget(mib, quiet),
+        Some(mib) => mixed.by_budget(mib, threads, watch),
         None => mixed.by_rank(),
     }
 }
 
-fn preset(options: &Options, name: &str, layers: usize) -> Result<Made> {
-    let of_flag = |error: qbert::quant::Error| Error::from(error).of_flag("--preset");
+/// Makes the plan as if all layers were equally sensitive, as far as that goes without reading weights.
+pub(super) fn check(options: &Wishes, model: &Model<'_>) -> Result<()> {
+    let layers = model.shape.layers;
+    let plan = match &options.preset {
+        Some(name) => preset(options, name, layers)?.plan,
+        None => base(options, layers)?,
+    };
+    model.shape.file_size(&plan)?;
+    decided(options)?;
+    if options.preset.is_some() || options.bits.len() < 2 {
+        return Ok(());
+    }
+    let alike = vec![LayerSensitivity { mean: 1.0, std: 0.0, trace: Some(1.0) }; layers];
+    let metric = options.metric.unwrap_or_default();
+    let (measured, ranking) = (Measured { task: None, layers: alike.clone() }, Ranking::new(&alike, metric)?);
+    let mixed = Mixed { options, model, base: plan, widths: widths(options)?, metric, measured, ranking };
+    match options.budget {
+        None => mixed.by_rank().map(drop),
+        Some(mib) => {
+            let sites: Vec<Site> = mixed.open_sites().collect();
+            let room = mixed.room(&Limit::new(mib))?;
+            room.check(mixed.smallest(&sites)?).map_err(|error| Error::from(error).of_flag("--budget"))
+        }
+    }
+}
+
+/// Refuses widths that nothing chooses among, and choices that there are no widths for.
+fn decided(options: &Wishes) -> Result<()> {
+    let deciding = [
+        ("--high", !options.high.is_empty()),
+        ("--size", options.size.is_some()),
+        ("--budget", options.budget.is_some()),
+    ];
+    let given = deciding.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
+    let refuse = |message: String, hint: &str| Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()));
+    match (options.bits.len(), given) {
+        (0 | 1, Some(flag)) => {
+            refuse(format!("{flag}: one width leaves nothing to choose from"), "give several: --bits 2,3")
+        }
+        (count @ 3.., None) => {
+            let message = format!("--bits: nothing says how many layers get each of {count} widths");
+            refuse(message, "add --high with a number for each higher width, --size MiB or --budget MiB")
+        }
+        _ if options.embedding_bits.len() > 2 => {
+            let message = format!("--embedding-bits: {} widths", options.embedding_bits.len());
+            refuse(message, "give one for all tables, or WORD,REST: 4,8")
+        }
+        _ => {
+            let sizes = [("--size", options.size), ("--budget", options.budget)];
+            let wrong = sizes.into_iter().find(|(_, size)| size.is_some_and(|size| !(size.is_finite() && size > 0.0)));
+            match wrong {
+                Some((flag, _)) => refuse(format!("{flag}: that is no size"), "give a number of MiB, such as 12.5"),
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+/// The widths to choose from.
+fn widths(options: &Wishes) -> Result<Widths> {
+    let widths = options.bits.iter().map(|&bits| precision("--bits", bits)).collect::<Result<Vec<_>>>()?;
+    Widths::new(widths).map_err(|error| Error::from(error).of_flag("--bits"))
+}
+
+fn preset(options: &Wishes, name: &str, layers: usize) -> Result<Made> {
+    let of_flag = |error: qbert_quant::Error| Error::from(error).of_flag("--preset");
     let preset = Preset::parse(name).map_err(of_flag)?;
     let mut plan = preset.plan(layers).map_err(of_flag)?;
     if options.reverse {
@@ -71,13 +120,13 @@ fn preset(options: &Options, name: &str, layers: usize) -> Result<Made> {
 }
 
 /// The plan before sensitivities: the width that is given, or the lowest that is open.
-fn base(options: &Options, layers: usize) -> Result<Plan> {
+fn base(options: &Wishes, layers: usize) -> Result<Plan> {
     let module = |flag: &str, bits: Option<u32>| bits.map(|bits| precision(flag, bits)).transpose();
     let attention = module("--attention-bits", options.attention_bits)?;
     let ffn = module("--ffn-bits", options.ffn_bits)?;
     let bits = options.bits.first().map(|&bits| precision("--bits", bits)).transpose()?;
     let lowest = [bits, attention, ffn].into_iter().flatten().min();
-    let lowest = lowest.unwrap_or(Precision::Bits(qbert::quant::BitWidth::EIGHT));
+    let lowest = lowest.unwrap_or(Precision::Bits(qbert_quant::BitWidth::EIGHT));
     let mut plan = Plan::uniform(layers, lowest, GroupSpec::Count(128), RangeMethod::Mse);
     for site in Site::all(layers) {
         if let Site::Layer(_, matrix) = site {
@@ -91,19 +140,17 @@ fn base(options: &Options, layers: usize) -> Result<Plan> {
 }
 
 /// The plan with the groups, ranges and embedding widths that were given.
-fn details(options: &Options, mut plan: Plan) -> Result<Plan> {
-    if let Some(range) = &options.range {
-        plan = plan.with_weight_range(parse("--range", range)?);
+fn details(options: &Wishes, mut plan: Plan) -> Result<Plan> {
+    if let Some(range) = options.range {
+        plan = plan.with_weight_range(range);
     }
-    if let Some(groups) = &options.groups {
-        let groups = parse("--groups", groups)?;
+    if let Some(groups) = options.groups {
         for site in Site::all(plan.layers().len()).filter(|site| site.layer().is_some()) {
             plan.site_mut(site)?.groups = groups;
         }
     }
     let mut embedding = *plan.embedding();
-    if let Some(groups) = &options.embedding_groups {
-        let groups: GroupSpec = parse("--embedding-groups", groups)?;
+    if let Some(groups) = options.embedding_groups {
         (embedding.word.groups, embedding.position.groups, embedding.token_type.groups) = (groups, groups, groups);
     }
     if let (Some(&word), Some(&rest)) = (options.embedding_bits.first(), options.embedding_bits.last()) {
@@ -114,17 +161,14 @@ fn details(options: &Options, mut plan: Plan) -> Result<Plan> {
     Ok(plan.with_embedding(embedding))
 }
 
-pub(crate) fn precision(flag: &str, bits: u32) -> Result<Precision> {
+/// A width, or what is wrong with it, said of a flag.
+pub(super) fn precision(flag: &str, bits: u32) -> Result<Precision> {
     Precision::from_number(i64::from(bits)).map_err(|error| Error::from(error).of_flag(flag))
-}
-
-pub(crate) fn parse<T: std::str::FromStr<Err = qbert::quant::Error>>(flag: &str, text: &str) -> Result<T> {
-    text.parse().map_err(|error| Error::from(error).of_flag(flag))
 }
 
 /// A plan in the making, with several widths to choose from.
 struct Mixed<'data> {
-    options: &'data Options,
+    options: &'data Wishes,
     model: &'data Model<'data>,
     /// Every open matrix at the lowest width.
     base: Plan,
@@ -184,18 +228,15 @@ impl Mixed<'_> {
     }
 
     /// `--budget`: the exact optimum over all widths of all matrices.
-    fn by_budget(self, mib: f64, quiet: bool) -> Result<Made> {
-        let of_flag = |error: qbert::quant::Error| Error::from(error).of_flag("--budget");
+    fn by_budget(self, mib: f64, threads: &Threads, watch: Watch<'_>) -> Result<Made> {
+        let of_flag = |error: qbert_quant::Error| Error::from(error).of_flag("--budget");
         let limit = Limit::new(mib);
-        let granularity: Granularity = match &self.options.granularity {
-            Some(text) => parse("--granularity", text)?,
-            None => Granularity::default(),
-        };
+        let granularity = self.options.granularity.unwrap_or_default();
         let room = self.room(&limit)?;
         let sites: Vec<Site> = self.open_sites().collect();
         // Said before the weights are read, which may take a while.
         room.check(self.smallest(&sites)?).map_err(of_flag)?;
-        let open = self.price(&sites, quiet)?;
+        let open = self.price(&sites, threads, watch)?;
         let best = within(&open, &self.widths, granularity, room).map_err(of_flag)?;
         let mut plan = self.base.clone();
         for (&site, &width) in sites.iter().zip(&best.widths) {
@@ -221,20 +262,12 @@ impl Mixed<'_> {
     }
 
     /// The size of every site at every width, and its cost: sensitivity times squared error of the weights.
-    fn price(&self, sites: &[Site], quiet: bool) -> Result<Vec<OpenSite>> {
+    fn price(&self, sites: &[Site], threads: &Threads, watch: Watch<'_>) -> Result<Vec<OpenSite>> {
         let parameters = Checkpoint::open(self.model.directory)?.load()?;
-        let compute = compute(self.options.threads)?;
         let site = self.base.site(sites.first().copied().unwrap_or(Site::Layer(0, Matrix::Query)))?;
         let widths = self.widths.as_slice().to_vec();
         let trial = Trial { widths, groups: site.groups, range: site.range, heads: self.model.shape.heads };
-        let mut progress = Progress::new("quantization error", quiet);
-        // The last step is not said: the plan itself follows at once.
-        let watch = |done, all| {
-            if done < all {
-                progress.at(done, all, "");
-            }
-        };
-        let errors = quantization_errors(&parameters, sites, &trial, compute.threads(), watch)?;
+        let errors = quantization_errors(&parameters, sites, &trial, threads, watch)?;
         let priced = |(&site, errors): (&Site, Vec<f64>)| {
             let Site::Layer(layer, matrix) = site else { return Ok(None) };
             let weight = self.ranking.values()[layer];

@@ -1,0 +1,209 @@
+//! How a plan came about, said in the plan's own comment, on the terminal and in JSON.
+
+use qbert_quant::allocate::budget::Granularity;
+use qbert_quant::{LayerSensitivity, Metric, Widths};
+
+/// How a plan came about.
+#[derive(Debug, Clone, serde::Serialize)]
+#[serde(tag = "method", rename_all = "lowercase")]
+pub enum Origin {
+    /// It was there already, in this file.
+    Checked {
+        /// The file.
+        plan: String,
+    },
+    /// Every layer is alike.
+    Uniform,
+    /// The paper publishes it.
+    Preset {
+        /// Its name.
+        preset: String,
+        /// Whether its two widths are exchanged.
+        reverse: bool,
+    },
+    /// From measured sensitivities.
+    Sensitivity(Box<Sensitive>),
+}
+
+/// Which flag decided how far widths go up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// A number of layers.
+    High,
+    /// A size, layer by layer.
+    Size,
+    /// A size, the optimum over all matrices.
+    Budget,
+}
+
+/// A plan from sensitivities.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Sensitive {
+    /// Which flag decided.
+    pub by: By,
+    /// The file of sensitivities.
+    pub file: String,
+    /// The task they were measured on, if the file says so.
+    pub task: Option<String>,
+    /// What sensitivity is.
+    pub metric: Metric,
+    /// Whether the order is turned round.
+    pub reverse: bool,
+    /// The widths to choose from.
+    pub widths: Widths,
+    /// A width that was given and not chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attention_bits: Option<u32>,
+    /// The same of the feed-forward network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ffn_bits: Option<u32>,
+    /// Most sensitive first.
+    pub ranking: Vec<Ranked>,
+    /// How many layers have each higher width.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub higher: Option<Vec<usize>>,
+    /// The size that it fits in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
+    /// What the optimum within a budget is predicted to cost.
+    #[serde(flatten)]
+    pub cost: Option<Cost>,
+}
+
+/// A layer in the ranking.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Ranked {
+    /// The layer, counted from 0.
+    pub layer: usize,
+    /// By the metric that was asked for.
+    pub sensitivity: f64,
+    /// |mean| + std (Eq. 2).
+    pub omega: f64,
+    /// What was measured.
+    #[serde(flatten)]
+    pub measured: LayerSensitivity,
+}
+
+/// The size limit of `--size` and `--budget`, on the weights of the packed file.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Limit {
+    /// As it was given.
+    pub mib: f64,
+    /// In bytes.
+    pub bytes: u64,
+}
+
+impl Limit {
+    /// A limit in MiB.
+    pub fn new(mib: f64) -> Self {
+        // A float too large for the number of bytes becomes the largest: no limit at all.
+        Self { mib, bytes: (mib * f64::from(1 << 20)) as u64 }
+    }
+}
+
+/// What the budget's optimum is predicted to cost, beside what one width for all would.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Cost {
+    /// What has one width.
+    pub granularity: Granularity,
+    /// The sum of sensitivity times squared quantization error.
+    pub predicted_cost: f64,
+    /// The same with one width for all.
+    pub uniform: Vec<UniformCost>,
+}
+
+/// All matrices that were open at one width.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct UniformCost {
+    /// The width.
+    pub bits: u8,
+    /// What it is predicted to cost.
+    pub predicted_cost: f64,
+    /// What it takes in the packed file.
+    pub file_bytes: u64,
+}
+
+impl Origin {
+    /// How the plan came about, for people; nothing where the plan shows it itself.
+    pub fn lines(&self) -> Vec<String> {
+        match self {
+            Self::Checked { .. } | Self::Uniform => Vec::new(),
+            Self::Preset { preset, reverse } => {
+                let exchanged = if *reverse { ", its two widths exchanged (App. C.1)" } else { "" };
+                vec![format!("from the paper's plan {preset} (Tab. 6 and 7){exchanged}")]
+            }
+            Self::Sensitivity(sensitive) => sensitive.lines(),
+        }
+    }
+}
+
+impl Sensitive {
+    /// How the plan came about, for people.
+    pub fn lines(&self) -> Vec<String> {
+        let task = self.task.as_ref().map(|task| format!(" ({task})")).unwrap_or_default();
+        let mut lines =
+            vec![format!("from {}{task} by {}: {}{}", self.file, self.metric, self.decision(), self.given())];
+        let order: Vec<String> =
+            self.ranking.iter().map(|ranked| format!("{} ({})", ranked.layer, short(ranked.sensitivity))).collect();
+        lines.push(format!("layers, most sensitive first: {}", order.join(", ")));
+        if let Some(cost) = &self.cost {
+            let others: Vec<String> =
+                cost.uniform.iter().map(|one| format!("{} bits {}", one.bits, short(one.predicted_cost))).collect();
+            lines.push(format!("predicted cost {}; with one width: {}", short(cost.predicted_cost), others.join(", ")));
+        }
+        lines
+    }
+
+    fn decision(&self) -> String {
+        let limit = self.limit.as_ref().map(|limit| format!(" within {} MiB", limit.mib)).unwrap_or_default();
+        if let Some(cost) = &self.cost {
+            let whose = match cost.granularity {
+                Granularity::Layer => "layer",
+                Granularity::Module => "self-attention and feed-forward",
+                Granularity::Site => "matrix",
+            };
+            return format!("least predicted cost{limit}, one width for each {whose}");
+        }
+        let higher = self.higher.as_deref().unwrap_or_default();
+        let lowest = self.ranking.len().saturating_sub(higher.iter().sum());
+        let counts = self.widths.as_slice().iter().zip(std::iter::once(&lowest).chain(higher));
+        let mut counts: Vec<String> = counts
+            .filter(|&(_, &count)| count > 0)
+            .map(|(width, count)| format!("{count} {} at {width} bits", if *count == 1 { "layer" } else { "layers" }))
+            .collect();
+        counts.reverse();
+        let counts = counts.join(", ");
+        let reversed = if self.reverse { "; reversed: the least sensitive get the higher width" } else { "" };
+        let fit = if self.limit.is_some() { format!(", as many as fit{limit}") } else { String::new() };
+        format!("{counts}{fit}{reversed}")
+    }
+
+    fn given(&self) -> String {
+        let module = |name: &str, bits: Option<u32>| bits.map(|bits| format!("; {name} at {bits} bits as given"));
+        let attention = module("self-attention", self.attention_bits);
+        attention.or(module("feed-forward", self.ffn_bits)).unwrap_or_default()
+    }
+
+    /// The heading of the column of sensitivities.
+    pub fn heading(&self) -> &'static str {
+        match self.metric {
+            Metric::Omega => "Ω",
+            Metric::Mean => "|mean λ|",
+            Metric::Trace => "|trace|",
+        }
+    }
+}
+
+/// A number to four places that matter.
+pub fn short(number: f64) -> String {
+    if number == 0.0 {
+        return "0".to_owned();
+    }
+    let places = 3.0 - number.abs().log10().floor();
+    if (0.0..=7.0).contains(&places) {
+        format!("{number:.width$}", width = places as usize)
+    } else {
+        format!("{number:.3e}")
+    }
+}

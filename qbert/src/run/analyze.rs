@@ -1,0 +1,52 @@
+//! How sensitive each layer is: `sensitivity.json`, as `qbert analyze` writes it.
+
+use std::ops::ControlFlow;
+
+use qbert_train::sensitivity::{Analysis, FILE, Shard, analyze};
+use serde_json::json;
+
+use super::context::{Context, Step};
+use super::{Job, Stage, hashes};
+use crate::error::Result;
+
+/// What an unfinished analysis leaves.
+const STATE: &str = "analysis.safetensors";
+
+/// Whether the plan depends on sensitivities.
+pub(super) fn is_needed(job: &Job) -> bool {
+    job.plan.is_none() && job.wishes.preset.is_none() && job.wishes.bits.len() > 1
+}
+
+pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
+    let job = context.job;
+    if !is_needed(job) {
+        context.pass_over(Stage::Analyze, "not needed: the plan does not depend on it");
+        return Ok(());
+    }
+    let model = context.model();
+    let step = Step {
+        stage: Stage::Analyze,
+        inputs: json!({ "model": hashes::model(&model)?, "settings": job.analysis }),
+        results: &[FILE],
+        replaces: &[FILE, STATE],
+    };
+    context.perform(step, |context| {
+        let analysis = Analysis {
+            model,
+            task: job.task,
+            data: job.train.clone(),
+            read: job.read.clone(),
+            max_len: job.max_len,
+            settings: job.analysis,
+            shard: Shard::WHOLE,
+            out: job.out.clone(),
+            resume: true,
+        };
+        let (runs, watch) = (job.analysis.runs, &mut *context.watch);
+        analyze(&analysis, context.compute, &mut |step| {
+            watch.analysis(step, runs);
+            if watch.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(())
+    })
+}

@@ -1,0 +1,140 @@
+//! The model card: `README.md` in the form of the Hugging Face hub, with its metadata on top.
+
+use std::fmt::Write as _;
+
+use qbert_report::Summary;
+use qbert_tasks::Kind;
+
+use super::Job;
+use super::context::Context;
+use super::summary::{Results, is_quantized};
+use crate::packing::FILE_NAME;
+
+/// The hub's names of the kinds of work.
+fn pipeline(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Classify | Kind::Pair => "text-classification",
+        Kind::Ner => "token-classification",
+        Kind::Qa => "question-answering",
+    }
+}
+
+/// The hub id of the model that it all began with, where that is known.
+fn base_model(job: &Job) -> Option<&str> {
+    if job.model == "minilm" {
+        return Some("sentence-transformers/all-MiniLM-L6-v2");
+    }
+    let is_id = job.model.split('/').count() == 2 && !std::path::Path::new(&job.model).exists();
+    is_id.then(|| job.model.split('@').next().unwrap_or(&job.model))
+}
+
+/// Text in quotation marks that YAML reads back as it is.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// The card.
+pub(super) fn text(context: &Context<'_>, results: &Results) -> String {
+    let job = context.job;
+    let summary = &results.summary;
+    let name = format!("{} quantized for {}", job.model, job.task);
+    let mut text = front_matter(job, summary, &name);
+    let _ = writeln!(text, "\n# {name}\n");
+    let _ = writeln!(
+        text,
+        "A BERT for {}, packed into one file (`{FILE_NAME}`) that qbert predicts from on an ordinary CPU: {}. Made by {}.",
+        purpose(job.task.kind()),
+        summary.bits,
+        summary.method
+    );
+    text += &figures(summary);
+    text += &labels(results);
+    text += &usage(job.task.kind());
+    let _ = writeln!(text, "\n## How it was made\n\n```sh\n{}\n```\n", job.command);
+    let _ = writeln!(
+        text,
+        "`plan.toml` says how many bits each part has, `provenance.json` which data and seeds it came from, `report.html` \
+         everything that was measured. The same command gives the same model."
+    );
+    if is_quantized(results.packed.plan()) {
+        let _ = writeln!(
+            text,
+            "\n## Limits\n\nThe model knows what the model it was made from and the training data taught it. Its {} was measured \
+             on the dev data by which the best epoch was chosen, so other data may give less.",
+            summary.metric
+        );
+    }
+    text
+}
+
+fn front_matter(job: &Job, summary: &Summary, name: &str) -> String {
+    let mut text = "---\nlibrary_name: qbert\n".to_owned();
+    let _ = writeln!(text, "pipeline_tag: {}", pipeline(job.task.kind()));
+    if let Some(base) = base_model(job) {
+        let _ = writeln!(text, "base_model: {}\nbase_model_relation: quantized", quoted(base));
+    }
+    text += "tags:\n  - bert\n  - quantized\n  - q-bert\n";
+    let _ = writeln!(text, "metrics:\n  - {}", summary.metric);
+    if let Some(value) = summary.trained.or(summary.post_training) {
+        let dev = job.dev.file_name().unwrap_or_default().to_string_lossy();
+        let _ = writeln!(
+            text,
+            "model-index:\n  - name: {}\n    results:\n      - task:\n          type: {}\n        dataset:\n          name: {}\n          \
+             type: {}\n        metrics:\n          - type: {}\n            value: {value:.2}",
+            quoted(name),
+            pipeline(job.task.kind()),
+            quoted(&dev),
+            job.task,
+            summary.metric
+        );
+    }
+    text + "---\n"
+}
+
+fn purpose(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Classify => "classifying texts",
+        Kind::Pair => "classifying pairs of texts",
+        Kind::Ner => "finding entities",
+        Kind::Qa => "answering questions about a text",
+    }
+}
+
+fn figures(summary: &Summary) -> String {
+    let mut text = "\n| | full precision | this model |\n|---|---|---|\n".to_owned();
+    let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.2}"));
+    let value = summary.trained.or(summary.post_training);
+    let _ = writeln!(text, "| {} on dev | {} | {} |", summary.metric, number(summary.full_precision), number(value));
+    if let Some(size) = summary.file_size {
+        let megabytes = |bytes: f64| format!("{:.2} MB", bytes / 1e6);
+        let _ = writeln!(text, "| size | {} | {} |", megabytes(size.full), megabytes(size.quantized));
+    }
+    if let Some(speed) = &summary.speed {
+        let full = speed.full.map_or("–".to_owned(), |value| format!("{value:.0}"));
+        let _ = writeln!(text, "| {} | {full} | {:.0} |", speed.unit, speed.quantized);
+        let _ = writeln!(text, "\nSpeed with {}.", speed.setting);
+    }
+    text
+}
+
+fn labels(results: &Results) -> String {
+    let labels = results.packed.labels();
+    if labels.is_empty() {
+        return String::new();
+    }
+    let labels: Vec<String> = labels.iter().map(|label| format!("`{}`", label.replace('`', "'"))).collect();
+    format!("\nLabels: {}.\n", labels.join(", "))
+}
+
+fn usage(kind: Kind) -> String {
+    let (arguments, call) = match kind {
+        Kind::Classify => ("\"a text\"", "session.classify(&[\"a text\"])?"),
+        Kind::Pair => ("\"a text\" --text2 \"another\"", "session.classify_pairs(&[(\"a text\", \"another\")])?"),
+        Kind::Ner => ("\"a text\"", "session.tag_texts(&[\"a text\"])?"),
+        Kind::Qa => ("\"a question?\" --context \"a text\"", "session.answer(&[(\"a question?\", \"a text\")])?"),
+    };
+    format!(
+        "\n## Use\n\n```sh\nqbert predict {FILE_NAME} {arguments}\n```\n\n```rust\nuse qbert_runtime::{{Session, SessionOptions}};\n\n\
+         let session = Session::open(\"{FILE_NAME}\", SessionOptions::default())?;\nlet found = {call};\n```\n"
+    )
+}

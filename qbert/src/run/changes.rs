@@ -1,0 +1,96 @@
+//! The same data through two models: what each of them answers, side by side.
+
+use qbert_report::{Answer, Change};
+use qbert_tasks::{Dataset, Labels};
+use qbert_train::evaluate::Predictions;
+use qbert_train::finetune::Evaluated;
+
+/// Every example with both answers, in the order of the data.
+pub(super) fn all(before: &Evaluated, after: &Evaluated) -> Vec<Change> {
+    let labels = &before.labels;
+    match (before.features.dataset(), &before.predictions, &after.predictions) {
+        (Dataset::Classify(data), Predictions::Labels(before), Predictions::Labels(after)) => {
+            let answer = |(label, confidence): (usize, f64)| Answer {
+                label: name(labels, label).to_owned(),
+                confidence: Some(confidence),
+            };
+            let rows = data.examples.iter().zip(before.iter().zip(after));
+            rows.map(|(example, (&before, &after))| {
+                let text = match &example.text2 {
+                    Some(second) => format!("{} | {second}", example.text),
+                    None => example.text.clone(),
+                };
+                let gold = example.label.map(|label| name(labels, label).to_owned());
+                Change { text, gold, before: answer(before), after: answer(after) }
+            })
+            .collect()
+        }
+        (Dataset::Ner(data), Predictions::Tags(before), Predictions::Tags(after)) => {
+            let rows = data.sentences.iter().zip(before.iter().zip(after));
+            rows.map(|(sentence, (before, after))| {
+                let found = |tags: &Vec<usize>| entities(labels, &sentence.words, tags);
+                let answer = |tags| Answer { label: found(tags), confidence: None };
+                let gold = sentence.tags.as_ref().map(found);
+                Change { text: sentence.words.join(" "), gold, before: answer(before), after: answer(after) }
+            })
+            .collect()
+        }
+        (Dataset::Qa(data), Predictions::Answers(before), Predictions::Answers(after)) => {
+            let rows = data.examples.iter().zip(before.iter().zip(after));
+            rows.map(|(example, (before, after))| {
+                // Several answers may be right: the one that was given, if any was.
+                let accepted = |answer: &&qbert_tasks::QaAnswer| answer.text == after.0 || answer.text == before.0;
+                let gold = example.answers.iter().find(accepted).or(example.answers.first());
+                let answer = |(text, confidence): &(String, f64)| Answer {
+                    label: if text.is_empty() { "no answer".to_owned() } else { text.clone() },
+                    confidence: Some(*confidence),
+                };
+                let gold = gold.map(|answer| answer.text.clone());
+                Change { text: example.question.clone(), gold, before: answer(before), after: answer(after) }
+            })
+            .collect()
+        }
+        // Both come from the same data and task.
+        _ => Vec::new(),
+    }
+}
+
+fn name(labels: &Labels, id: usize) -> &str {
+    labels.name(id).unwrap_or("?")
+}
+
+/// The entities of a sentence in one line: `PER Anna Berg; LOC Oslo`.
+fn entities(labels: &Labels, words: &[String], tags: &[usize]) -> String {
+    let mut found: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut open = false;
+    for (word, &tag) in words.iter().zip(tags) {
+        let Some((mark, kind)) = name(labels, tag).split_once('-') else {
+            open = false;
+            continue;
+        };
+        match found.last_mut() {
+            Some((last, words)) if open && mark == "I" && last == kind => words.push(word),
+            _ => found.push((kind.to_owned(), vec![word])),
+        }
+        open = true;
+    }
+    let found: Vec<String> = found.into_iter().map(|(kind, words)| format!("{kind} {}", words.join(" "))).collect();
+    if found.is_empty() { "no entities".to_owned() } else { found.join("; ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entities_are_told_apart() {
+        let labels = Labels::for_entity_types(["BIRD", "TOOL"]);
+        let words: Vec<String> = ["a", "barn", "owl", "owl", "saw", "b"].map(str::to_owned).into();
+        let tags = |names: [&str; 6]| names.map(|name| labels.id(name).unwrap());
+        let one = tags(["O", "B-BIRD", "I-BIRD", "B-BIRD", "B-TOOL", "O"]);
+        assert_eq!(entities(&labels, &words, &one), "BIRD barn owl; BIRD owl; TOOL saw");
+        let other = tags(["O", "I-BIRD", "I-TOOL", "O", "I-TOOL", "O"]);
+        assert_eq!(entities(&labels, &words, &other), "BIRD barn; TOOL owl; TOOL saw");
+        assert_eq!(entities(&labels, &words, &tags(["O"; 6])), "no entities");
+    }
+}

@@ -1,0 +1,216 @@
+//! What all stages share: the job, the record, and the way a stage is passed over, done again or gone on with.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use qbert_kernels::Compute;
+use qbert_model::atomic;
+use serde_json::Value;
+
+use super::check::Checked;
+use super::record::{Record, Standing};
+use super::{Event, FINETUNED, Job, OLD, RECORD, Stage, TIMES, Watch, hashes};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A run in progress.
+pub(super) struct Context<'a> {
+    pub(super) job: &'a Job,
+    pub(super) compute: &'a Compute,
+    pub(super) watch: &'a mut dyn Watch,
+    pub(super) checked: Checked,
+    record: Record,
+    /// Held as long as the run lives: two of them in one directory would undo each other's work.
+    _lock: Option<File>,
+}
+
+/// A stage that is to be there.
+pub(super) struct Step<'a> {
+    pub(super) stage: Stage,
+    /// Everything that decides its results, beyond model, task and data of the run.
+    pub(super) inputs: Value,
+    /// The files that it ends with.
+    pub(super) results: &'a [&'a str],
+    /// What is put away before it is done again with other inputs.
+    pub(super) replaces: &'a [&'a str],
+}
+
+impl<'a> Context<'a> {
+    /// Takes possession of the job's directory: an empty one, or one that holds this run.
+    pub(super) fn open(job: &'a Job, compute: &'a Compute, watch: &'a mut dyn Watch, checked: Checked) -> Result<Self> {
+        let out = &job.out;
+        let failed = |action| {
+            let path = out.clone();
+            move |source| Error::from(qbert_model::Error::Io { path, action, source })
+        };
+        let record = match Record::read(out)? {
+            Some(record) => same_run(out, record, &checked.identity)?,
+            None => {
+                refuse_foreign(out)?;
+                Record::new(checked.identity.clone())
+            }
+        };
+        std::fs::create_dir_all(out).map_err(failed("create the directory"))?;
+        let lock = lock(out)?;
+        atomic::remove_leftovers(out)?;
+        let context = Self { job, compute, watch, checked, record, _lock: lock };
+        context.record.write(out)?;
+        Ok(context)
+    }
+
+    /// The checkpoint with the task's head.
+    pub(super) fn model(&self) -> PathBuf {
+        if self.finetunes() { self.job.path(FINETUNED) } else { self.job.directory.clone() }
+    }
+
+    /// Whether the run fine-tunes.
+    pub(super) fn finetunes(&self) -> bool {
+        self.job.always_finetune || self.checked.headless.is_some()
+    }
+
+    /// Passes a stage over, or does it. `work` begins, or goes on from the state that it left.
+    pub(super) fn perform(&mut self, step: Step<'_>, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let Step { stage, inputs, results, replaces } = step;
+        if self.watch.stop() {
+            return Err(self.stopped());
+        }
+        let out = &self.job.out;
+        let why = match self.record.standing(out, stage, &inputs)? {
+            Standing::Done { edited } => {
+                let how = if edited { "changed by hand since: used as it is" } else { "there already" };
+                self.watch.stage(stage, Event::Skipped(how));
+                return Ok(());
+            }
+            Standing::Begun => None,
+            Standing::New => {
+                put_away(out, replaces)?;
+                None
+            }
+            Standing::Missing(name) => {
+                put_away(out, replaces)?;
+                Some(format!("{name} is gone"))
+            }
+            Standing::Other(difference) => {
+                put_away(out, replaces)?;
+                Some(difference)
+            }
+        };
+        // Only now: what was there belongs to other inputs until it is out of the way.
+        self.record.begin(stage, inputs);
+        self.record.write(out)?;
+        self.watch.stage(stage, Event::Begins(why.as_deref()));
+        let begun = Instant::now();
+        work(self).map_err(|error| if error.kind() == ErrorKind::Interrupted { self.stopped() } else { error })?;
+        self.record.finish(stage, hashes::files(&self.job.out, results)?);
+        self.record.write(&self.job.out)?;
+        self.log(stage, begun.elapsed().as_secs_f64());
+        self.watch.stage(stage, Event::Done);
+        Ok(())
+    }
+
+    /// Moves results out of the way that nothing takes the place of.
+    pub(super) fn put_away(&self, names: &[&str]) -> Result<()> {
+        put_away(&self.job.out, names)
+    }
+
+    /// Says that a stage is not needed.
+    pub(super) fn pass_over(&mut self, stage: Stage, why: &str) {
+        self.watch.stage(stage, Event::Skipped(why));
+    }
+
+    pub(super) fn record(&self) -> &Record {
+        &self.record
+    }
+
+    fn stopped(&self) -> Error {
+        let message = format!("stopped as asked; {} keeps what is done", self.job.out.display());
+        Error::new(ErrorKind::Interrupted, message, "the same command goes on from there".to_owned())
+    }
+
+    /// Times are for people; a line that cannot be written is no reason to stop.
+    fn log(&self, stage: Stage, seconds: f64) {
+        let threads = self.compute.threads().count();
+        let line = serde_json::json!({
+            "stage": stage, "seconds": (seconds * 10.0).round() / 10.0, "threads": threads,
+        });
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(self.job.path(TIMES));
+        let _ = file.and_then(|mut file| writeln!(file, "{line}"));
+    }
+}
+
+fn same_run(out: &Path, record: Record, identity: &Value) -> Result<Record> {
+    if record.run == *identity {
+        return Ok(record);
+    }
+    let difference = qbert_train::state::difference(&record.run, identity);
+    let message = format!("{}: this directory holds another run: {difference}", out.display());
+    let hint = "give another --out; settings of the stages may change, model, task and data may not".to_owned();
+    Err(Error::new(ErrorKind::BadInput, message, hint))
+}
+
+/// A directory without the record of a run must hold nothing that could be lost.
+fn refuse_foreign(out: &Path) -> Result<()> {
+    if !out.exists() {
+        return Ok(());
+    }
+    let failed = |source| {
+        let (path, action) = (out.to_owned(), "list the directory");
+        Error::from(qbert_model::Error::Io { path, action, source })
+    };
+    let hint = || "give a new directory with --out".to_owned();
+    if !out.is_dir() {
+        return Err(Error::new(ErrorKind::BadInput, format!("{}: this is a file", out.display()), hint()));
+    }
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(out).map_err(failed)? {
+        names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    match names.iter().find(|name| !name.starts_with('.')) {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!("{}: it holds `{name}` but no {RECORD}: not the directory of a run", out.display());
+            Err(Error::new(ErrorKind::BadInput, message, hint()))
+        }
+    }
+}
+
+/// Where the system can lock a directory, one run has it to itself.
+fn lock(out: &Path) -> Result<Option<File>> {
+    let Ok(directory) = File::open(out) else { return Ok(None) };
+    match directory.try_lock() {
+        Ok(()) => Ok(Some(directory)),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            let message = format!("{}: another qbert is at work in this directory", out.display());
+            Err(Error::new(ErrorKind::BadInput, message, "wait for it, or give another --out".to_owned()))
+        }
+        // Not every file system can.
+        Err(std::fs::TryLockError::Error(_)) => Ok(None),
+    }
+}
+
+/// Moves results that others take the place of into `old/`, each in one step, in place of what is there.
+fn put_away(out: &Path, names: &[&str]) -> Result<()> {
+    for name in names {
+        let (from, to) = (out.join(name), out.join(OLD).join(name));
+        if !from.exists() {
+            continue;
+        }
+        let failed =
+            |source| Error::from(qbert_model::Error::Io { path: from.clone(), action: "move out of the way", source });
+        std::fs::create_dir_all(out.join(OLD)).map_err(failed)?;
+        let removed = if to.is_dir() { std::fs::remove_dir_all(&to) } else { std::fs::remove_file(&to) };
+        removed
+            .or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+            .map_err(failed)?;
+        std::fs::rename(&from, &to).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// A file's text.
+pub(super) fn read_text(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path)
+        .map_err(|source| qbert_model::Error::Io { path: path.to_owned(), action: "read", source }.into())
+}

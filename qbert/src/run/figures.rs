@@ -1,0 +1,80 @@
+//! Figures that only the report needs: the loss around the most and the least sensitive layer (`landscape.json`) and how far
+//! attention moved (`attention-kl.json`), as `qbert landscape` and `qbert attention-kl` write them.
+
+use qbert_train::attention_kl::{self, attention_kl};
+use qbert_train::landscape::{self, landscapes};
+use qbert_train::sensitivity::{FILE as SENSITIVITY, Sensitivity};
+use serde_json::json;
+
+use super::context::{Context, Step};
+use super::{CHECKPOINT, Stage, analyze, hashes, write_json};
+use crate::error::Result;
+use crate::planning;
+
+pub(super) const LANDSCAPE: &str = "landscape.json";
+pub(super) const ATTENTION: &str = "attention-kl.json";
+
+pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
+    let job = context.job;
+    let Some(figures) = &job.figures else {
+        // Those of another model would be shown beside this one's results.
+        context.put_away(&[LANDSCAPE, ATTENTION])?;
+        context.pass_over(Stage::Figures, "not asked for");
+        return Ok(());
+    };
+    let (model, checkpoint) = (context.model(), job.path(CHECKPOINT));
+    let layers = layers(context)?;
+    let step = Step {
+        stage: Stage::Figures,
+        inputs: json!({
+            "model": hashes::model(&model)?,
+            "checkpoint": hashes::model(&checkpoint)?,
+            "layers": layers,
+            "settings": figures,
+        }),
+        results: &[ATTENTION],
+        replaces: &[LANDSCAPE, ATTENTION],
+    };
+    context.perform(step, |context| {
+        let (compute, watch) = (context.compute, &mut *context.watch);
+        let around = landscape::Job {
+            model: model.clone(),
+            task: job.task,
+            data: job.train.clone(),
+            read: job.read.clone(),
+            max_len: job.max_len,
+            layers,
+            settings: figures.landscape,
+        };
+        match landscapes(&around, compute, &mut |what, done, total| watch.progress(done, total, what)) {
+            Ok(found) => write_json(&job.path(LANDSCAPE), &found)?,
+            // A layer that the loss does not depend on has no landscape; everything else of the run stands.
+            Err(qbert_train::Error::Batch { problem }) => watch.say(&format!("no loss landscape: {problem}")),
+            Err(error) => return Err(error.into()),
+        }
+        let between = attention_kl::Job {
+            first: model,
+            second: checkpoint,
+            task: job.task,
+            data: vec![job.dev.clone()],
+            read: job.read.clone(),
+            max_len: job.max_len,
+            settings: figures.attention,
+        };
+        let found = attention_kl(&between, compute, &mut |done, total| watch.progress(done, total, "attention"))?;
+        write_json(&job.path(ATTENTION), &found)
+    })
+}
+
+/// The most and the least sensitive layer, or the first and the last where nobody knows.
+fn layers(context: &Context<'_>) -> Result<Vec<usize>> {
+    let job = context.job;
+    let order = if analyze::is_needed(job) {
+        Sensitivity::read(&job.path(SENSITIVITY))?.ranking
+    } else {
+        (0..planning::shape(&context.model())?.layers).collect()
+    };
+    let mut layers: Vec<usize> = order.first().into_iter().chain(order.last()).copied().collect();
+    layers.dedup();
+    Ok(layers)
+}

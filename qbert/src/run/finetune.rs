@@ -1,0 +1,53 @@
+//! A head for the task, where the model has none: `finetuned/`, as `qbert finetune` writes it.
+
+use qbert_tasks::LabelSource;
+use qbert_train::finetune::{Finetune, finetune};
+use serde_json::json;
+
+use super::context::{Context, Step};
+use super::{FINETUNED, Job, Stage, Training};
+use crate::error::Result;
+
+/// A training run of the job, which goes on if it was begun.
+pub(super) fn training(job: &Job, training: &Training, model: std::path::PathBuf, out: &str) -> Finetune {
+    Finetune {
+        model,
+        task: job.task,
+        train: job.train.clone(),
+        dev: job.dev.clone(),
+        out: job.path(out),
+        read: job.read.clone(),
+        max_len: job.max_len,
+        max_train: training.max_train,
+        settings: training.settings.clone(),
+        resume: true,
+    }
+}
+
+pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
+    if !context.finetunes() {
+        context.pass_over(Stage::Finetune, "not needed: the model has a head for this task");
+        return Ok(());
+    }
+    let job = context.job;
+    let step = Step {
+        stage: Stage::Finetune,
+        inputs: json!(job.finetune),
+        results: &[
+            "finetuned/config.json",
+            "finetuned/metrics.json",
+            "finetuned/model.safetensors",
+            "finetuned/train.jsonl",
+        ],
+        replaces: &[FINETUNED],
+    };
+    context.perform(step, |context| {
+        let mut run = training(job, &job.finetune, job.directory.clone(), FINETUNED);
+        // Those of the data, and not of a head that the model may have for something else.
+        if let Some(labels) = &context.checked.labels {
+            run.read.labels = LabelSource::Given(labels.clone());
+        }
+        finetune(&run, context.compute, context.watch)?;
+        Ok(())
+    })
+}

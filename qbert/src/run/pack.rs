@@ -1,0 +1,25 @@
+//! One file with everything a prediction needs: `model.qbert`, as `qbert pack` writes it.
+
+use serde_json::json;
+
+use super::context::{Context, Step};
+use super::{CHECKPOINT, Stage, hashes};
+use crate::error::Result;
+use crate::packing::{FILE_NAME, Packing};
+
+pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
+    let job = context.job;
+    let checkpoint = job.path(CHECKPOINT);
+    let step = Step {
+        stage: Stage::Pack,
+        inputs: json!({ "checkpoint": hashes::model(&checkpoint)? }),
+        results: &[FILE_NAME],
+        replaces: &[],
+    };
+    context.perform(step, |_| {
+        let mut packing = Packing::quantized(&checkpoint)?.for_task(job.task.name());
+        packing.note("command", &job.command);
+        packing.write(&job.path(FILE_NAME))?;
+        Ok(())
+    })
+}

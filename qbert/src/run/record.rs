@@ -1,0 +1,163 @@
+//! `run.json`: what the run is of, and what every stage was made from.
+//!
+//! A stage is written down twice: when it begins (with its inputs: from then on everything in its place belongs to them)
+//! and when it is done (with hashes of its results). What is between is in progress, and goes on.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{RECORD, Stage, hashes, write_json};
+use crate::error::{Error, ErrorKind, Result};
+
+const FORMAT: &str = "qbert-run";
+
+/// The file.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Record {
+    format: String,
+    version: u32,
+    /// Model, task and data.
+    pub(super) run: Value,
+    stages: BTreeMap<Stage, Entry>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Entry {
+    inputs: Value,
+    /// Hashes of the results; absent while the stage is in progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    results: Option<BTreeMap<String, String>>,
+}
+
+/// How a stage is found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It was never begun.
+    New,
+    /// It was begun with these inputs.
+    Begun,
+    /// It is done with these inputs, and its results are there.
+    Done {
+        /// Whether a result was changed since.
+        edited: bool,
+    },
+    /// It is done with these inputs, but a result is gone.
+    Missing(String),
+    /// It was begun or done with other inputs; the first that differs.
+    Other(String),
+}
+
+impl Record {
+    pub(super) fn new(run: Value) -> Self {
+        Self { format: FORMAT.to_owned(), version: 1, run, stages: BTreeMap::new() }
+    }
+
+    /// Reads the file of a directory; `None` where there is none.
+    pub(super) fn read(out: &Path) -> Result<Option<Self>> {
+        let path = out.join(RECORD);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let wrong = |problem: String| {
+            let hint = "give another --out, or delete the directory to start again".to_owned();
+            Error::new(ErrorKind::BadInput, format!("{}: {problem}", path.display()), hint)
+        };
+        let text = super::context::read_text(&path)?;
+        let record: Self =
+            serde_json::from_str(&text).map_err(|error| wrong(format!("not the record of a run: {error}")))?;
+        if record.format != FORMAT || record.version != 1 {
+            let (format, version) = (&record.format, record.version);
+            return Err(wrong(format!("{format} {version}, but this program reads {FORMAT} 1")));
+        }
+        Ok(Some(record))
+    }
+
+    pub(super) fn write(&self, out: &Path) -> Result<()> {
+        write_json(&out.join(RECORD), self)
+    }
+
+    /// How a stage with these inputs is found.
+    pub(super) fn standing(&self, out: &Path, stage: Stage, inputs: &Value) -> Result<Standing> {
+        let Some(entry) = self.stages.get(&stage) else { return Ok(Standing::New) };
+        if entry.inputs != *inputs {
+            return Ok(Standing::Other(qbert_train::state::difference(&entry.inputs, inputs)));
+        }
+        let Some(results) = &entry.results else { return Ok(Standing::Begun) };
+        if let Some(name) = results.keys().find(|name| !out.join(name).is_file()) {
+            return Ok(Standing::Missing(name.clone()));
+        }
+        Ok(Standing::Done { edited: self.edited(out, stage)? })
+    }
+
+    /// Whether a result of a stage that is done was changed since; one that is gone was not.
+    pub(super) fn edited(&self, out: &Path, stage: Stage) -> Result<bool> {
+        let results = self.stages.get(&stage).and_then(|entry| entry.results.as_ref());
+        for (name, hash) in results.into_iter().flatten() {
+            let path = out.join(name);
+            if path.is_file() && hashes::file(&path)? != *hash {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What a stage was last begun with.
+    pub(super) fn inputs(&self, stage: Stage) -> Option<&Value> {
+        self.stages.get(&stage).map(|entry| &entry.inputs)
+    }
+
+    pub(super) fn begin(&mut self, stage: Stage, inputs: Value) {
+        self.stages.insert(stage, Entry { inputs, results: None });
+    }
+
+    pub(super) fn finish(&mut self, stage: Stage, results: BTreeMap<String, String>) {
+        if let Some(entry) = self.stages.get_mut(&stage) {
+            entry.results = Some(results);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_stage_is_passed_over_only_with_the_same_inputs_and_its_results() {
+        let home = tempfile::tempdir().unwrap();
+        let out = home.path();
+        let mut record = Record::new(json!({"task": "sst2"}));
+        let (one, other) = (json!({"epochs": 1, "rate": 8e-5}), json!({"epochs": 2, "rate": 8e-5}));
+        let standing = |record: &Record, inputs: &Value| record.standing(out, Stage::Plan, inputs).unwrap();
+        assert_eq!(standing(&record, &one), Standing::New);
+        record.begin(Stage::Plan, one.clone());
+        assert_eq!(standing(&record, &one), Standing::Begun);
+        assert_eq!(standing(&record, &other), Standing::Other("`epochs` was 1, now it is 2".to_owned()));
+        std::fs::write(out.join("plan.toml"), "a").unwrap();
+        record.finish(Stage::Plan, hashes::files(out, &["plan.toml"]).unwrap());
+        record.write(out).unwrap();
+        let record = Record::read(out).unwrap().unwrap();
+        assert_eq!(standing(&record, &one), Standing::Done { edited: false });
+        std::fs::write(out.join("plan.toml"), "b").unwrap();
+        assert_eq!(standing(&record, &one), Standing::Done { edited: true });
+        std::fs::remove_file(out.join("plan.toml")).unwrap();
+        assert_eq!(standing(&record, &one), Standing::Missing("plan.toml".to_owned()));
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(Record::read(home.path()).unwrap().is_none());
+        for (text, problem) in [
+            ("{", "not the record of a run"),
+            (r#"{"format": "qbert-run", "version": 2, "run": {}, "stages": {}}"#, "reads qbert-run 1"),
+        ] {
+            std::fs::write(home.path().join(RECORD), text).unwrap();
+            let error = Record::read(home.path()).unwrap_err();
+            assert!(error.to_string().contains(problem), "{error}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! How fast the packed model is beside the same model in f32, in a few seconds: enough for an impression, not a benchmark
+//! (`qbert bench infer` is one). Both see the same batches of the dev data, in turns.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use qbert_kernels::Compute;
+use qbert_report::{BeforeAfter, Speed};
+use qbert_runtime::{Scope, Session, Tokens};
+use qbert_tasks::Kind;
+use qbert_train::Batch;
+use qbert_train::bert::{Activations, Mode};
+use qbert_train::evaluate::BATCH_TOKENS;
+use qbert_train::features::Features;
+use qbert_train::loading::Loaded;
+use serde::{Deserialize, Serialize};
+
+use super::Job;
+use super::context::read_text;
+use crate::error::{Error, ErrorKind, Result};
+
+pub(super) const FILE: &str = "speed.json";
+pub(super) const FORMAT: &str = "qbert-speed";
+
+/// Batches that are looked at.
+const BATCHES: usize = 4;
+/// Rounds go on until both limits are reached.
+const ROUNDS: usize = 3;
+const TIME: Duration = Duration::from_secs(2);
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Measured {
+    /// In batches.
+    #[serde(flatten)]
+    pub(super) speed: Speed,
+    /// Milliseconds of one sequence of middling length on its own.
+    pub(super) alone_ms: BeforeAfter,
+    /// What to know about it.
+    pub(super) note: String,
+}
+
+impl Measured {
+    pub(super) fn read(job: &Job) -> Result<Self> {
+        let path = job.path(FILE);
+        serde_json::from_str(&read_text(&path)?).map_err(|error| {
+            let hint = "delete it: the same command makes it again".to_owned();
+            Error::new(ErrorKind::BadInput, format!("{}: {error}", path.display()), hint)
+        })
+    }
+}
+
+/// Measures both.
+pub(super) fn measure(job: &Job, model: &Path, session: &Session, compute: &Compute) -> Result<Measured> {
+    let files = [job.dev.clone()];
+    let loaded = Loaded::open(model, job.task, &files, &job.read, job.max_len)?;
+    let features = &loaded.features;
+    let batches = sample(features)?;
+    let sequences: usize = batches.iter().map(|batch| batch.offsets.len() - 1).sum();
+    let tokens: usize = batches.iter().map(Batch::tokens).sum();
+    let mut engines = Engines { loaded: &loaded, session, compute, activations: Activations::for_evaluation() };
+    let together = engines.best(&batches)?;
+    let alone = engines.best(std::slice::from_ref(&middling(features)?))?;
+    let per_second = |time: f64| sequences as f64 / time;
+    let alone_ms = BeforeAfter { full: 1e3 * alone.full, quantized: 1e3 * alone.quantized };
+    let (one, unit) = match job.task.kind() {
+        Kind::Classify => ("text", "texts/s"),
+        Kind::Pair => ("pair", "pairs/s"),
+        Kind::Ner => ("sentence", "sentences/s"),
+        Kind::Qa => ("window", "windows/s"),
+    };
+    let threads = compute.threads().count();
+    let setting = format!(
+        "{threads} {} ({}), {:.0} tokens to a {one}",
+        if threads == 1 { "thread" } else { "threads" },
+        compute.kernels().name(),
+        tokens as f64 / sequences.max(1) as f64,
+    );
+    let note = format!(
+        "Speed is an impression of a few seconds on {sequences} sequences of the dev data, {BATCH_TOKENS} tokens at a time. One \
+         {one} of middling length on its own takes {:.2} ms, and {:.2} ms in f32 by the training engine.",
+        alone_ms.quantized, alone_ms.full
+    );
+    let (full, quantized) = (Some(per_second(together.full)), per_second(together.quantized));
+    Ok(Measured { speed: Speed { unit: unit.to_owned(), full, quantized, setting }, alone_ms, note })
+}
+
+/// Batches from long sequences to short ones.
+fn sample(features: &Features) -> Result<Vec<Batch>> {
+    let all = features.evaluation_batches(BATCH_TOKENS);
+    let count = all.len().min(BATCHES);
+    let place = |index: usize| if count < 2 { 0 } else { index * (all.len() - 1) / (count - 1) };
+    Ok((0..count).map(|index| features.batch(&all[place(index)], false)).collect::<qbert_train::Result<_>>()?)
+}
+
+fn middling(features: &Features) -> Result<Batch> {
+    let mut order: Vec<usize> = (0..features.len()).collect();
+    order.sort_by_key(|&index| (features.length(index), index));
+    Ok(features.batch(&order[order.len() / 2..=order.len() / 2], false)?)
+}
+
+struct Engines<'a> {
+    loaded: &'a Loaded,
+    session: &'a Session,
+    compute: &'a Compute,
+    activations: Activations,
+}
+
+impl Engines<'_> {
+    /// The best time of several rounds over these batches, in seconds. The first round warms up.
+    fn best(&mut self, batches: &[Batch]) -> Result<BeforeAfter> {
+        let mut best = BeforeAfter { full: f64::INFINITY, quantized: f64::INFINITY };
+        let begun = Instant::now();
+        let mut rounds = 0;
+        while rounds <= ROUNDS || (begun.elapsed() < TIME && rounds < 100) {
+            let (full, quantized) = (self.full(batches)?, self.quantized(batches)?);
+            if rounds > 0 {
+                best = BeforeAfter { full: best.full.min(full), quantized: best.quantized.min(quantized) };
+            }
+            rounds += 1;
+        }
+        Ok(best)
+    }
+
+    fn full(&mut self, batches: &[Batch]) -> Result<f64> {
+        let begun = Instant::now();
+        let weights = self.loaded.weights.values();
+        for batch in batches {
+            self.loaded.bert.check(batch)?;
+            self.loaded.bert.forward(self.compute, weights, batch, Mode::Evaluate, &mut self.activations);
+        }
+        Ok(begun.elapsed().as_secs_f64())
+    }
+
+    fn quantized(&self, batches: &[Batch]) -> Result<f64> {
+        let begun = Instant::now();
+        for batch in batches {
+            let tokens = Tokens { ids: &batch.input_ids, segments: &batch.segments, offsets: &batch.offsets };
+            self.session.forward(tokens, Scope::Scores)?;
+        }
+        Ok(begun.elapsed().as_secs_f64())
+    }
+}
