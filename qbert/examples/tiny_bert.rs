@@ -2,12 +2,12 @@
 //!
 //! It knows nothing, and learns the examples' tasks within seconds. For anything else take a real model.
 //!
-//! `cargo run -p qbert --example tiny_bert -- examples/tiny-bert examples/*/*.tsv examples/*/*.conll examples/*/*.json`
+//! `cargo run -p qbert --example tiny_bert -- examples/tiny-bert examples/*/train.* examples/*/dev.*`
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use qbert::model::{Config, Head, Layout, Parameters, TokenizerFiles, write_checkpoint};
+use qbert::model::{Config, Head, Layout, Parameters, TokenizerFiles, update_checkpoint};
 use qbert::train::random::Stream;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,6 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let folder = tempfile::tempdir()?;
     std::fs::write(folder.path().join("vocab.txt"), vocabulary.join("\n") + "\n")?;
-    write_checkpoint(&out, &config, &parameters, &[], &TokenizerFiles::read(folder.path())?)?;
+    std::fs::create_dir_all(&out)?;
+    update_checkpoint(&out, &config, &parameters, &[], &TokenizerFiles::read(folder.path())?)?;
     Ok(())
 }

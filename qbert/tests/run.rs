@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::home::Home;
 use common::{fail, has_logged, kill_when, prepare, prepare_with, qbert, stderr, succeed};
 use qbert::model::Head;
 use serde_json::Value;
@@ -332,6 +333,20 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
         .unwrap();
     let other = fail(home, RUN);
     assert!(other.contains("this directory holds another run: `task` was \"ner\", now it is \"sst2\""), "{other}");
+}
+
+#[test]
+fn without_a_network_the_quickstart_says_what_to_do_instead() {
+    let config = r#"{"model_type": "bert", "vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "intermediate_size": 12, "max_position_embeddings": 16, "type_vocab_size": 2}"#;
+    let home = Home::new(config, |values| values.fill(0.5));
+    let said = home.run("run");
+    assert!(said.contains("error: cannot fetch") && said.contains("hint: any BERT works instead"), "{said}");
+    assert!(said.ends_with("[exit 1]\n\n"), "{said}");
+    // With a model of one's own it is the data that is missing.
+    let said = home.run("run --model model");
+    assert!(said.contains("hint: any labelled text works instead"), "{said}");
+    assert!(!home.path("run").exists());
 }
 
 #[test]

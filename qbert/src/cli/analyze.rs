@@ -123,9 +123,8 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         resume: options.resume,
     };
     let mut progress = Progress::new("analyze", quiet).stoppable();
-    let runs = analysis.settings.runs;
     let mut watch = |step: Step| {
-        progress.analysis(&step, runs);
+        progress.analysis(&step, &analysis.settings);
         if stop::is_asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let outcome = sensitivity::analyze(&analysis, &compute(options.threads)?, &mut watch)?;

@@ -17,7 +17,8 @@ Examples:
   qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned --resume
 
 The output directory is a Hugging Face checkpoint with train.jsonl (every step) and metrics.json
-beside it. The same seed gives the same bytes, whatever the number of threads. Ctrl-C saves the state.")]
+beside it. The same seed gives the same bytes, whatever the number of threads. Ctrl-C saves the
+state.")]
 pub(crate) struct Options {
     #[command(flatten)]
     training: Training,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use qbert::train::evaluate::Evaluation;
-use qbert::train::sensitivity::Step;
+use qbert::train::sensitivity::{Settings, Step};
 use qbert::train::trainer::{StepRecord, Watch};
 
 use super::{is_verbose, note, stop};
@@ -23,6 +23,8 @@ pub(crate) struct Progress {
     begun: Option<(Instant, usize)>,
     last_line: Instant,
     loss: f64,
+    /// Passes that a run of an analysis took, at the most so far.
+    passes: Option<usize>,
     /// The full-precision model's figure, where there is one to compare with.
     reference: Option<f64>,
 }
@@ -40,7 +42,17 @@ impl Progress {
             bar
         });
         let last_line = Instant::now();
-        Self { bar, quiet, what, stoppable: false, begun: None, last_line, loss: f64::NAN, reference: None }
+        Self {
+            bar,
+            quiet,
+            what,
+            stoppable: false,
+            begun: None,
+            last_line,
+            loss: f64::NAN,
+            passes: None,
+            reference: None,
+        }
     }
 
     /// The same for a job that saves its state when it is asked to stop: Ctrl-C becomes a question.
@@ -52,10 +64,11 @@ impl Progress {
 
     /// `done` of `total` are done; `message` says how it goes.
     pub(crate) fn at(&mut self, done: usize, total: usize, message: &str) {
+        let is_first = self.begun.is_none();
         let (begun, first) = *self.begun.get_or_insert((Instant::now(), done));
         if let Some(bar) = &self.bar {
-            if bar.length() != Some(total as u64) {
-                bar.set_length(total as u64);
+            bar.set_length(total as u64);
+            if is_first {
                 // A resumed run has not done the first steps just now.
                 bar.set_position(first as u64);
                 bar.reset_eta();
@@ -64,8 +77,8 @@ impl Progress {
             bar.set_message(message.to_owned());
         } else if !self.quiet && (self.last_line.elapsed() >= line_every() || done == total) {
             self.last_line = Instant::now();
-            let rate = (done - first) as f64 / begun.elapsed().as_secs_f64().max(1e-9);
-            let left = if rate > 0.0 { (total - done) as f64 / rate } else { 0.0 };
+            let rate = done.saturating_sub(first) as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+            let left = if rate > 0.0 { total.saturating_sub(done) as f64 / rate } else { 0.0 };
             note(&format!("{} {done}/{total} {message}  left {}", self.what, duration(left)));
         }
     }
@@ -74,25 +87,31 @@ impl Progress {
     pub(crate) fn restart(&mut self) {
         self.begun = None;
         if let Some(bar) = &self.bar {
-            bar.set_length(0);
             bar.reset();
         }
     }
 
-    /// A pass of an analysis of this many runs.
-    pub(crate) fn analysis(&mut self, step: &Step, runs: usize) {
-        let Step { run, passes, layers_left, done, total, loss } = step;
+    /// A pass of an analysis. Layers of a run go together, so those in progress count by their passes. How many a run needs is
+    /// known after the first one; until then it is as many as it may take.
+    pub(crate) fn analysis(&mut self, step: &Step, settings: &Settings) {
+        let Step { run, passes, layers_left, done, total, loss } = *step;
+        if layers_left == 0 {
+            self.passes = Some(self.passes.unwrap_or(0).max(passes));
+        }
+        let of_run = self.passes.unwrap_or(settings.stop.iterations + settings.trace).max(passes + 1);
+        let runs = settings.runs;
         let place =
             format!("layers  run {}/{runs}, pass {passes}, {layers_left} layers to go, loss {loss:.4}", run + 1);
-        self.at(*done, *total, &place);
+        self.at(done + layers_left * passes / of_run, total, &place);
     }
 
     /// A line that stays.
     pub(crate) fn say(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.println(text),
-            None if self.quiet => {}
-            None => note(text),
+            // Before anything is counted there is no bar to keep below the text.
+            Some(bar) if self.begun.is_some() => bar.println(text),
+            _ if self.quiet => {}
+            _ => note(text),
         }
     }
 }

@@ -23,7 +23,7 @@ Examples:
   qbert quantize --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --out small
   qbert quantize … --epochs 0              ranges only: no training, done in seconds
   qbert quantize … --range min-max --no-compensate --no-distill    as the paper did it
-  qbert quantize … --resume                go on after an interruption, to the same bytes (Ctrl-C saves the state)
+  qbert quantize … --resume                go on after an interruption (Ctrl-C too), to the same bytes
 
 The output directory is a Hugging Face checkpoint of the f32 masters with plan.toml, the weights'
 ranges and the activations' beside it; `qbert eval` takes it as the quantized model it is. Its

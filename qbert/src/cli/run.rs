@@ -20,15 +20,15 @@ use super::{compute, json, model, note, plan, stop};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  qbert run                                  the quick-start: a small BERT on movie reviews, in minutes
+  qbert run                            the quick-start: a small BERT on movie reviews, in minutes
   qbert run --model minilm --task sst2 --train train.tsv --dev dev.tsv --out run
   qbert run --model ./bert --task ner --train a.conll --dev b.conll --bits 2,4 --high 4 --out run
   qbert run --model tuned --task classify --train a.csv --dev b.csv --bits 4 --out run
 
-The same command again does what is left to do: after Ctrl-C or a crash it goes on where it was; after an
-edit of plan.toml it quantizes by the edited plan; with other settings it repeats what depends on them and
-keeps what was there in old/. A model that has the task's head is not fine-tuned. One width (--bits 4)
-needs no analysis. docs/run.md describes every file.")]
+The same command again does what is left to do: after Ctrl-C or a crash it goes on where it was;
+after an edit of plan.toml it quantizes by the edited plan; with other settings it repeats what
+depends on them and keeps what was there in old/. A model that has the task's head is not
+fine-tuned. One width (--bits 4) needs no analysis. docs/run.md describes every file.")]
 #[command(mut_arg("model", |argument| argument.required(false).help("Checkpoint directory, hub id, or `minilm` [default: minilm]")))]
 #[command(mut_arg("train", |argument| argument.required(false)))]
 #[command(mut_arg("dev", |argument| argument.required(false)))]
@@ -39,6 +39,9 @@ needs no analysis. docs/run.md describes every file.")]
 pub(crate) struct Options {
     #[command(flatten)]
     training: Training,
+    /// It always goes on; accepted because the verbs of single stages have it.
+    #[arg(long, hide = true)]
+    resume: bool,
     /// Fine-tune even if the model has a head for the task.
     #[arg(long, help_heading = "Run")]
     finetune: bool,
@@ -173,12 +176,9 @@ impl Options {
             if !quiet {
                 note("fetching MiniLM and the movie-review snippets, unless they are there");
             }
-            let mut job = quickstart::job(out)?;
-            if let Some(name) = &training.model {
-                job.directory = model::directory(name, quiet)?;
-                job.model.clone_from(name);
-            }
-            job
+            let other = training.model.as_deref().map(|name| Ok::<_, Error>((name, model::directory(name, quiet)?)));
+            let other = other.transpose()?;
+            quickstart::job(other.as_ref().map(|(name, path)| (*name, path.as_path())), out)?
         } else {
             let name = training.model.as_deref().unwrap_or("minilm");
             let data = (&training.train[..], training.dev.as_deref().unwrap_or(Path::new("")));
@@ -188,6 +188,9 @@ impl Options {
             job
         };
         self.apply(&mut job)?;
+        if quick {
+            job.notes.push(quickstart::note(&job));
+        }
         job.command = stop::command();
         Ok(job)
     }

@@ -42,9 +42,9 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             out: job.out.clone(),
             resume: true,
         };
-        let (runs, watch) = (job.analysis.runs, &mut *context.watch);
+        let watch = &mut *context.watch;
         analyze(&analysis, context.compute, &mut |step| {
-            watch.analysis(step, runs);
+            watch.analysis(step, &job.analysis);
             if watch.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         Ok(())

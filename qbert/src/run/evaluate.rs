@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::context::{Context, Step, read_text};
-use super::{CHECKPOINT, Job, METRICS, Stage, changes, hashes, speed, write_document};
+use super::{CHECKPOINT, FINETUNED, Job, METRICS, Stage, changes, hashes, speed, write_document};
 use crate::error::{Error, ErrorKind, Result};
 use crate::packed_evaluation::evaluate_packed;
 use crate::packing::FILE_NAME;
@@ -102,6 +102,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         replaces: &[speed::FILE],
     };
     context.perform(step, |context| {
+        let full_model = if context.finetunes() { FINETUNED } else { &job.model };
         let (compute, watch) = (context.compute, &mut *context.watch);
         let options = SessionOptions { threads: compute.threads().count(), max_len: None };
         let session = Session::open(job.path(FILE_NAME), options)?;
@@ -115,7 +116,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         })?;
         let trained = Trained::read(job)?;
         let stages = vec![
-            row(FULL, &context.job.model, full.evaluation.value, json!(full.evaluation.details)),
+            row(FULL, full_model, full.evaluation.value, json!(full.evaluation.details)),
             row(NOT_TRAINED, "", trained.before.post_training, Value::Null),
             row(TRAINED, CHECKPOINT, trained.dev.value, trained.dev.details),
             row(PACKED, FILE_NAME, packed.evaluation.value, json!(packed.evaluation.details)),

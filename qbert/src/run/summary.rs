@@ -208,7 +208,7 @@ pub(super) fn is_quantized(plan: &Plan) -> bool {
     plan.sites().any(|(site, own)| matches!(site, Site::Layer(..)) && own.bits != Precision::Full)
 }
 
-/// A path for people: relative to the run where it is inside.
+/// The name of a file, for readers who have no use for the folders of this machine.
 pub(super) fn shown(path: &Path) -> String {
-    path.display().to_string()
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

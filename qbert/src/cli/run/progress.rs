@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use qbert::run::{Event, Stage, Watch};
 use qbert::train::evaluate::Evaluation;
-use qbert::train::sensitivity::Step;
+use qbert::train::sensitivity::{Settings, Step};
 use qbert::train::trainer::{self, StepRecord};
 
 use super::super::progress::{Progress, duration};
@@ -67,9 +67,9 @@ impl Watch for RunProgress {
         }
     }
 
-    fn analysis(&mut self, step: Step, runs: usize) {
+    fn analysis(&mut self, step: Step, settings: &Settings) {
         if let Some(progress) = self.current() {
-            progress.analysis(&step, runs);
+            progress.analysis(&step, settings);
         }
     }
 
