@@ -92,6 +92,7 @@ fn without_epochs_ranges_are_calibrated_and_nothing_is_trained() {
     let home = tempfile::tempdir().unwrap();
     let mut job = job(home.path(), "calibrated");
     job.job.settings.epochs = 0;
+    job.settings.compensate = false;
     let outcome = quantize(&job, &compute(2), &mut Observer::default()).unwrap();
     assert_eq!((outcome.best_epoch, outcome.steps), (0, 0));
     assert_eq!(outcome.best, outcome.before.unwrap().post_training);
@@ -100,6 +101,14 @@ fn without_epochs_ranges_are_calibrated_and_nothing_is_trained() {
     let weights = |directory: &Path| std::fs::read(directory.join("model.safetensors")).unwrap();
     assert!(weights(&job.job.out) == weights(&job.job.model));
     assert!(!job.job.out.join("resume.safetensors").exists());
+    let compensated = Quantize {
+        job: Finetune { out: home.path().join("compensated"), ..job.job.clone() },
+        settings: QatSettings { compensate: true, ..job.settings.clone() },
+        ..job.clone()
+    };
+    let outcome = quantize(&compensated, &compute(2), &mut Observer::default()).unwrap();
+    assert_eq!(dev_figure(&compensated, false), outcome.best);
+    assert!(weights(&compensated.job.out) != weights(&job.job.model), "the masters are rounded");
 }
 
 #[test]

@@ -96,6 +96,8 @@ impl Packing {
                 quantization.compensate(&bert, compute, parameters.values_mut(), &batches)?;
             }
         }
+        // As before any evaluation, so that this is the model that `qbert quantize --epochs 0` makes.
+        quantization.before_evaluation(compute, parameters.values())?;
         Self::new(&checkpoint, parameters, &quantization)
     }
 
