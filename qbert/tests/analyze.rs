@@ -71,7 +71,8 @@ fn from_a_checkpoint_to_a_plan() {
         found["layers"][1]["mean"].as_f64().unwrap()
     };
     assert_eq!(mean("tuned tuned"), 0.0);
-    assert!(mean("tuned small") > 1e-6);
+    let moved = mean("tuned small");
+    assert!(moved > 0.0, "{moved}");
 
     refuses(home);
 }

@@ -117,6 +117,9 @@ struct QuantizationFlags {
     /// Learn from the labels only, not from the full-precision model.
     #[arg(long)]
     no_distill: bool,
+    /// Round each weight to its nearest code, instead of making up for the errors of the others.
+    #[arg(long)]
+    no_compensate: bool,
 }
 
 /// What the quick-start's model says to sentences of ours.
@@ -212,6 +215,7 @@ impl Options {
         if own.no_distill {
             job.qat.distillation = None;
         }
+        job.qat.compensate &= !own.no_compensate;
         let analysis = &self.analysis;
         job.analysis.runs = analysis.runs.unwrap_or(job.analysis.runs);
         job.analysis.stop.iterations = analysis.iterations.unwrap_or(job.analysis.stop.iterations);
