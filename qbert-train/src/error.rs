@@ -145,7 +145,7 @@ impl Error {
         match self {
             Self::Io { source, .. } => source.kind() != std::io::ErrorKind::NotFound,
             Self::Model(error) => error.is_environment(),
-            Self::Kernel(_) => true,
+            Self::Kernel(error) => matches!(error, qbert_kernels::KernelError::ThreadStart { .. }),
             _ => false,
         }
     }

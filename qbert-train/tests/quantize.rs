@@ -88,6 +88,24 @@ fn training_recovers_and_the_checkpoint_evaluates_to_the_figure() {
 }
 
 #[test]
+fn activations_are_dropped_out_only_when_asked_for() {
+    let home = tempfile::tempdir().unwrap();
+    let losses = |out: &str, dropout: bool| {
+        let mut job = job(home.path(), out);
+        (job.settings.dropout, job.job.settings.epochs) = (dropout, 1);
+        let mut observer = Observer::default();
+        quantize(&job, &compute(1), &mut observer).unwrap();
+        std::fs::read_to_string(job.job.out.join("train.jsonl")).unwrap()
+    };
+    let (with, without) = (losses("with", true), losses("without", false));
+    let first = |text: &str| {
+        let record: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        record["loss"].as_f64().unwrap()
+    };
+    assert!(first(&with) > first(&without), "{} {}", first(&with), first(&without));
+}
+
+#[test]
 fn without_epochs_ranges_are_calibrated_and_nothing_is_trained() {
     let home = tempfile::tempdir().unwrap();
     let mut job = job(home.path(), "calibrated");

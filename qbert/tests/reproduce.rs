@@ -76,7 +76,9 @@ fn two_rows_killed_at_any_moment_and_resumed_end_with_the_same_bytes() {
         let out = format!("killed-{round}/results");
         for line in lines {
             let mut command = reproduce(home.path(), &out, &[&ROWS[..], &["--threads", "2"]].concat());
-            kills += usize::from(kill_at(&mut command, &home.path().join(&out).join("mnli"), line));
+            // Ctrl-C in one place, which saves the state; without warning in the others.
+            let signal = if line == 100 { "-INT" } else { "-KILL" };
+            kills += usize::from(kill_at(&mut command, &home.path().join(&out).join("mnli"), line, signal));
         }
         succeed(&mut reproduce(home.path(), &out, &[&ROWS[..], &["--threads", "2"]].concat()));
         for id in ["directq-4.min-max.seed1", MIXED] {
@@ -106,13 +108,18 @@ fn two_rows_killed_at_any_moment_and_resumed_end_with_the_same_bytes() {
 }
 
 /// Starts the command and kills it when a row in `directory` has logged this many lines; false if it was done before.
-fn kill_at(command: &mut Command, directory: &Path, lines: usize) -> bool {
+fn kill_at(command: &mut Command, directory: &Path, lines: usize, signal: &str) -> bool {
     let mut child = command.spawn().unwrap();
     let log = directory.join(format!("{MIXED}.partial/train.jsonl"));
     loop {
         if std::fs::read(&log).is_ok_and(|log| log.iter().filter(|&&byte| byte == b'\n').count() >= lines) {
-            child.kill().unwrap();
-            child.wait().unwrap();
+            let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+            assert!(sent.success(), "kill {signal}");
+            let output = child.wait_with_output().unwrap();
+            if signal == "-INT" && !output.status.success() {
+                assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+                assert!(stderr(&output).contains("to go on: qbert reproduce"), "{}", stderr(&output));
+            }
             return true;
         }
         if child.try_wait().unwrap().is_some() {

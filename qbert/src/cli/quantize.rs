@@ -22,7 +22,7 @@ use super::{compute, json, plan, stop};
 Examples:
   qbert quantize --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --out small
   qbert quantize … --epochs 0              ranges only: no training, done in seconds
-  qbert quantize … --range min-max --no-compensate --no-distill    as the paper did it
+  qbert quantize … --range min-max --no-compensate --no-distill --dropout    as the paper did it
   qbert quantize … --resume                go on after an interruption (Ctrl-C too), to the same bytes
 
 The output directory is a Hugging Face checkpoint of the f32 masters with plan.toml, the weights'
@@ -38,6 +38,9 @@ pub(crate) struct Options {
     ranges: Ranges,
     #[command(flatten)]
     teacher: Teacher,
+    /// Drop activations out, as fine-tuning does.
+    #[arg(long, help_heading = "Training")]
+    dropout: bool,
     /// Continue an interrupted run.
     #[arg(long, help_heading = "Run")]
     resume: bool,
@@ -108,6 +111,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         calibration: options.ranges.range_batches.unwrap_or(usual.calibration),
         freeze: options.ranges.range_freeze.unwrap_or(usual.freeze),
         compensate: !options.ranges.no_compensate,
+        dropout: options.dropout,
         distillation: options.teacher.settings(),
     };
     let job = Quantize { job: training.job(recipe, options.resume, quiet)?, plan, settings };

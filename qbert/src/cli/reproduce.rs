@@ -262,7 +262,7 @@ fn all(study: &Study, rows: &[Row], compute: &Compute, quiet: bool) -> Result<Ve
         if !matches!(study.state(row)?, State::Done(_)) {
             say(place.clone());
         }
-        match study.run(row, &baseline, compute, &mut Progress::new("quantize", quiet)) {
+        match study.run(row, &baseline, compute, &mut Progress::new("quantize", quiet).stoppable()) {
             Ok(Ran::Before(result)) => results.push(*result),
             Ok(Ran::Now(result)) => {
                 say(format!("{place}: {}", figures(&result)));
@@ -271,6 +271,7 @@ fn all(study: &Study, rows: &[Row], compute: &Compute, quiet: bool) -> Result<Ve
             Ok(Ran::Elsewhere) => {
                 say(format!("{place}: another process is making it"));
             }
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
             Err(error) => {
                 note(&format!("{place}: error: {error}"));
                 failed.push((row.id(), error));

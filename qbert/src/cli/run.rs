@@ -108,7 +108,7 @@ struct QuantizationFlags {
     /// Passes over the data; 0 calibrates only [default: the task's recipe].
     #[arg(long, value_name = "N")]
     qat_epochs: Option<usize>,
-    /// Highest learning rate [default: half of the task's].
+    /// Highest learning rate [default: the task's].
     #[arg(long, value_name = "LR")]
     qat_lr: Option<f64>,
     /// Take only the first N training examples, or `all` [default: as many as --max-train].

@@ -255,4 +255,8 @@ impl Watch for Recorder<'_> {
         }
         self.watch.evaluated(epoch, evaluation, best);
     }
+
+    fn stop(&mut self) -> bool {
+        self.watch.stop()
+    }
 }
