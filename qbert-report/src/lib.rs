@@ -26,6 +26,7 @@
 mod content;
 pub mod data;
 mod error;
+pub mod figure;
 mod html;
 mod markdown;
 mod number;

@@ -1,13 +1,13 @@
 //! The parts of a report, in the order of the page. Each makes its section from the data it needs, or none.
 
-mod attention;
+pub(crate) mod attention;
 mod changes;
 mod classes;
-mod landscape;
+pub(crate) mod landscape;
 mod models;
 mod plan;
 mod provenance;
-mod sensitivity;
+pub(crate) mod sensitivity;
 mod summary;
 mod training;
 

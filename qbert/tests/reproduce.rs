@@ -252,6 +252,13 @@ fn the_page_shows_what_was_run_and_what_was_not() {
     assert!(line("| MNLI | `qbert-4` |").contains("within noise") || page.contains("helps"), "{page}");
     assert!(line("Encoder weights at least 13 times").contains("holds on 0 of 0 tasks"));
 
+    let figure = std::fs::read_to_string(home.path().join("figures/accuracy-mnli.svg")).unwrap();
+    assert!(
+        page.contains("](figures/accuracy-mnli.svg)")
+            && figure.contains(&format!("4 bits, min/max, trained: accuracy {mean:.2}"))
+    );
+    readme_of_results(home.path(), mean);
+
     let nothing = Command::new(env!("CARGO_BIN_EXE_qbert"))
         .current_dir(home.path())
         .args(["reproduce", "--render", "nowhere", "--out", "other.md"])
@@ -261,17 +268,70 @@ fn the_page_shows_what_was_run_and_what_was_not() {
     assert!(stderr(&nothing).starts_with("error: nowhere: no results"), "{}", stderr(&nothing));
 }
 
-/// The page in the repository is made of the results in the repository, or there is neither.
+/// A README without marks is named and nothing is written; with marks it has the optimal ranges' figures and no others.
+fn readme_of_results(home: &Path, min_max: f64) {
+    let run = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_qbert"));
+        let options = ["--render", "results", "--out", "docs/page.md", "--readme", "README.md"];
+        command.current_dir(home).arg("reproduce").args(options).output().unwrap()
+    };
+    let readme = home.join("README.md");
+    std::fs::write(&readme, "# Title\n<!-- results -->\n").unwrap();
+    let refused = run();
+    assert_eq!(refused.status.code(), Some(2));
+    let complaint = "error: README.md: no <!-- results --> and <!-- /results -->";
+    assert!(stderr(&refused).starts_with(complaint), "{}", stderr(&refused));
+    assert!(!home.join("docs").exists());
+
+    std::fs::write(&readme, "# Title\n<!-- results -->\nold\n<!-- /results -->\nend\n").unwrap();
+    std::fs::write(
+        home.join("bench-infer.json"),
+        r#"{"what": "measured", "works": [{"work": "A", "threads": 1, "ms": {"qbert 2,3": 2.0, "openvino": 3.0}}]}"#,
+    )
+    .unwrap();
+    let done = run();
+    assert!(done.status.success(), "{}", stderr(&done));
+    assert!(home.join("docs/figures/accuracy-mnli.svg").exists());
+    let text = std::fs::read_to_string(&readme).unwrap();
+    assert!(text.starts_with("# Title\n<!-- results -->\n|") && text.ends_with("<!-- /results -->\nend\n"), "{text}");
+    assert!(
+        text.contains("](docs/figures/accuracy-mnli.svg)") && text.contains("[docs/page.md](docs/page.md)"),
+        "{text}"
+    );
+    assert!(text.contains("| faster by | **1.50×** |") && !text.contains("old"), "{text}");
+    let optimal = |seed| {
+        let path = home.join(format!("results/mnli/qbert-4.optimal.distill.seed{seed}.json"));
+        RowResult::read(&path).unwrap().last.unwrap().metrics["accuracy"]
+    };
+    let mean = f64::midpoint(optimal(1), optimal(2));
+    let cell = format!("| **{mean:.2}** (");
+    assert!(text.contains(&cell), "{cell} rather than min/max's {min_max:.2}: {text}");
+}
+
+/// The page, the figures and the README's table in the repository are made of the results in the repository, or there is
+/// none of them.
 #[test]
 fn the_results_page_is_what_the_results_say() {
-    let (results, page) = (root().join("results/reproduce"), root().join("docs/results.md"));
+    const AGAIN: &str = "qbert reproduce --render results/reproduce --out docs/results.md --readme README.md";
+    let (results, page, readme) =
+        (root().join("results/reproduce"), root().join("docs/results.md"), root().join("README.md"));
+    let figures = root().join("docs/figures");
     if !results.exists() {
-        assert!(!page.exists(), "docs/results.md without results/reproduce");
+        assert!(!page.exists() && !figures.exists(), "docs/results.md or docs/figures without results/reproduce");
         return;
     }
-    let found = std::fs::read_to_string(&page).unwrap_or_default();
-    assert!(
-        found == render(&results).unwrap(),
-        "docs/results.md is not current: qbert reproduce --render results/reproduce --out docs/results.md"
-    );
+    let rendered = render(&results).unwrap();
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+    assert!(read(&page) == rendered.page, "docs/results.md is not current: {AGAIN}");
+    for (name, svg) in &rendered.figures {
+        assert!(read(&figures.join(name)) == *svg, "docs/figures/{name} is not current: {AGAIN}");
+    }
+    for entry in std::fs::read_dir(&figures).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let made = rendered.figures.iter().any(|(own, _)| *own == name);
+        assert!(made, "docs/figures/{name} is made of nothing in results: remove it");
+    }
+    let text = read(&readme);
+    let current = rendered.readme(&text, &readme, &page).unwrap();
+    assert!(text == current, "the results in README.md are not current: {AGAIN}");
 }

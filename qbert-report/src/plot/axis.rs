@@ -25,13 +25,13 @@ impl Bands {
     }
 }
 
-/// Horizontal grid lines with their numbers on the left.
-pub(crate) fn vertical(canvas: &mut Canvas, area: Area, scale: &Scale, wanted: usize) {
+/// Horizontal grid lines with their numbers on the left; returns the numbers that there was room for.
+pub(crate) fn vertical(canvas: &mut Canvas, area: Area, scale: &Scale, wanted: usize) -> Vec<f64> {
     let values = scale.ticks(wanted);
     let mut labelled: Vec<(f64, String)> = values.iter().copied().zip(ticks(&values)).collect();
     // Zero first: of ticks too close to each other it is the one to keep.
     labelled.sort_by_key(|(value, _)| *value != 0.0);
-    let mut taken: Vec<f64> = Vec::new();
+    let (mut taken, mut shown) = (Vec::<f64>::new(), Vec::new());
     for (value, text) in labelled {
         let y = scale.place(value);
         let crowded = taken.iter().any(|other| (other - y).abs() < 12.0);
@@ -39,9 +39,11 @@ pub(crate) fn vertical(canvas: &mut Canvas, area: Area, scale: &Scale, wanted: u
             continue;
         }
         taken.push(y);
+        shown.push(value);
         canvas.line("grid", (area.left, y), (area.right(), y));
         canvas.text("tick", (area.left - 6.0, y + 4.0), Anchor::End, &text);
     }
+    shown
 }
 
 /// Numbers below, with small marks; `name` says what they are.

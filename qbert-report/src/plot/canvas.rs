@@ -111,6 +111,12 @@ impl Canvas {
         );
     }
 
+    /// Another drawing as a part of this one, its upper left corner at the position.
+    pub(crate) fn place(&mut self, part: &Self, (x, y): (f64, f64)) {
+        let [x, y] = [x, y].map(coordinate);
+        let _ = write!(self.body, "<g transform=\"translate({x} {y})\">{}</g>", part.body);
+    }
+
     /// For a page, which has the style sheet.
     pub(crate) fn inline(&self, description: &str) -> String {
         let (w, h) = (coordinate(self.width), coordinate(self.height));
@@ -121,12 +127,14 @@ impl Canvas {
         )
     }
 
-    /// A file of its own, with the styles of both themes.
+    /// A file of its own, with the styles of both themes and a margin.
     pub(crate) fn standalone(&self, description: &str) -> String {
-        let (w, h) = (coordinate(self.width), coordinate(self.height));
+        const MARGIN: f64 = 10.0;
+        let [w, h] = [self.width, self.height].map(|side| coordinate(side + 2.0 * MARGIN));
         format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"img\">\
-             <title>{}</title><style>{}</style><rect class=\"paper\" width=\"{w}\" height=\"{h}\"/>{}</svg>\n",
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-{MARGIN} -{MARGIN} {w} {h}\" width=\"{w}\" height=\"{h}\" \
+             role=\"img\"><title>{}</title><style>{}</style>\
+             <rect class=\"paper\" x=\"-{MARGIN}\" y=\"-{MARGIN}\" width=\"{w}\" height=\"{h}\"/>{}</svg>\n",
             safe(description),
             super::palette::standalone_styles(),
             self.body

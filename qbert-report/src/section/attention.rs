@@ -55,9 +55,8 @@ fn draw_head(canvas: &mut Canvas, place: Area, value: f64, high: f64, name: &str
     }
 }
 
-/// The section.
-pub(super) fn section(report: &Report) -> Option<Section> {
-    let attention = report.attention.as_ref()?;
+/// The figure, if any head was measured.
+pub(crate) fn figure(attention: &AttentionKl) -> Option<Figure> {
     let high = highest(attention)?;
     let mut worst = (f64::NEG_INFINITY, 0, 0);
     let mut table =
@@ -90,6 +89,11 @@ pub(super) fn section(report: &Report) -> Option<Section> {
         significant(worst.0, 3)
     );
     let figure = Figure::drawn("attention", caption.clone(), caption, |width| draw(width, attention, high));
-    let blocks = vec![Block::Figure(figure.with_table(table))];
+    Some(figure.with_table(table))
+}
+
+/// The section.
+pub(super) fn section(report: &Report) -> Option<Section> {
+    let blocks = vec![Block::Figure(figure(report.attention.as_ref()?)?)];
     Some(Section { id: "attention", title: "Attention", blocks })
 }

@@ -90,15 +90,20 @@ fn map_axes(canvas: &mut Canvas, layer: &LayerLandscape, area: Area, (width, hei
     );
 }
 
-fn panels(layer: &LayerLandscape, shared: (f64, f64)) -> [Panel; 2] {
-    let own = extent(values(layer)).unwrap_or((0.0, 0.0));
-    let view = Surface {
+/// The surface of a layer; `shared` are the lowest and the highest loss of all.
+fn view(layer: &LayerLandscape, shared: (f64, f64)) -> Surface {
+    Surface {
         heights: layer.losses.clone(),
-        own,
+        own: extent(values(layer)).unwrap_or((0.0, 0.0)),
         shared,
         names: [0, 1].map(|index| format!("direction {}", index + 1)),
         middle: middle(layer),
-    };
+    }
+}
+
+fn panels(layer: &LayerLandscape, shared: (f64, f64)) -> [Panel; 2] {
+    let view = view(layer, shared);
+    let own = view.own;
     let range = format!("from {} to {}", significant(own.0, 3), significant(own.1, 3));
     let number = layer.layer;
     [
@@ -140,7 +145,7 @@ fn table(landscape: &Landscapes, drawn: &[&LayerLandscape]) -> Table {
     table
 }
 
-fn caption(landscape: &Landscapes, drawn: &[&LayerLandscape]) -> String {
+fn caption(landscape: &Landscapes, drawn: &[&LayerLandscape], scales: &str) -> String {
     let mut rises: Vec<(f64, usize)> = Vec::new();
     for layer in drawn {
         let (low, high) = extent(values(layer)).unwrap_or((0.0, 0.0));
@@ -160,29 +165,65 @@ fn caption(landscape: &Landscapes, drawn: &[&LayerLandscape]) -> String {
         if landscape.examples > 0 { format!(" on {} sequences", count(landscape.examples)) } else { String::new() };
     format!(
         "The loss{examples} when one layer's weights move along their two most curved directions; the dot is the model itself.\
-         {compared} The steeper the bowl, the more a layer suffers from rounding. Surfaces share one height scale; colours and \
-         maps have each layer's own."
+         {compared} The steeper the bowl, the more a layer suffers from rounding. {scales}"
     )
 }
 
-/// The section.
-pub(super) fn section(report: &Report) -> Option<Section> {
-    let landscape = report.landscape.as_ref()?;
+/// Layers with a grid of at least two rows and columns, and the lowest and highest loss of all.
+fn drawable(landscape: &Landscapes) -> Option<(Vec<&LayerLandscape>, (f64, f64))> {
     let fine = |layer: &&LayerLandscape| {
         let (rows, columns) = shape(layer);
         rows > 1 && columns > 1 && extent(values(layer)).is_some()
     };
     let drawn: Vec<&LayerLandscape> = landscape.layers.iter().filter(fine).collect();
     let shared = extent(drawn.iter().flat_map(|layer| values(layer)))?;
+    Some((drawn, shared))
+}
+
+/// The surfaces of all layers in one drawing, two in a row, each with its eigenvalues above it.
+pub(crate) fn surfaces(landscape: &Landscapes) -> Option<Figure> {
+    const TITLE: f64 = 24.0;
+    let (drawn, shared) = drawable(landscape)?;
+    let across = drawn.len().min(2);
+    let down = drawn.len().div_ceil(2);
+    let mut canvas = Canvas::new(surface::SIDE * across as f64, (surface::HEIGHT + TITLE) * down as f64);
+    for (index, layer) in drawn.iter().enumerate() {
+        let (left, top) = (surface::SIDE * (index % 2) as f64, (surface::HEIGHT + TITLE) * (index / 2) as f64);
+        let known = layer.eigenvalues.iter().filter(|value| value.is_finite());
+        let eigenvalues: Vec<String> = known.map(|&value| significant(value, 3)).collect();
+        let eigenvalues =
+            if eigenvalues.is_empty() { String::new() } else { format!(": λ = {}", eigenvalues.join(" and ")) };
+        let title = format!("layer {}{eigenvalues}", layer.layer);
+        canvas.text("strong", (left + surface::SIDE / 2.0, top + 18.0), Anchor::Middle, &title);
+        canvas.place(&surface::draw(&view(layer, shared)), (left, top + TITLE));
+    }
+    let numbers: Vec<String> = drawn.iter().map(|layer| layer.layer.to_string()).collect();
+    let description = format!(
+        "Surfaces of the loss around the weights of layers {}, from {} to {}",
+        numbers.join(", "),
+        significant(shared.0, 3),
+        significant(shared.1, 3)
+    );
+    let panel = Panel { title: String::new(), description, wide: canvas, narrow: None, surface: None };
+    let caption = caption(landscape, &drawn, "Surfaces share one height scale; colours have each layer's own.");
+    Some(Figure { name: "landscape", panels: vec![panel], caption, table: None })
+}
+
+/// The section.
+pub(super) fn section(report: &Report) -> Option<Section> {
+    let landscape = report.landscape.as_ref()?;
+    let (drawn, shared) = drawable(landscape)?;
+    let scales = "Surfaces share one height scale; colours and maps have each layer's own.";
     let figure = Figure {
         name: "landscape",
         panels: drawn.iter().flat_map(|layer| panels(layer, shared)).collect(),
-        caption: caption(landscape, &drawn),
+        caption: caption(landscape, &drawn, scales),
         table: Some(table(landscape, &drawn)),
     };
     let mut blocks = vec![Block::Figure(figure)];
+    let is_drawn = |layer: &LayerLandscape| drawn.iter().any(|other| std::ptr::eq(*other, layer));
     let empty: Vec<String> =
-        landscape.layers.iter().filter(|layer| !fine(layer)).map(|l| l.layer.to_string()).collect();
+        landscape.layers.iter().filter(|layer| !is_drawn(layer)).map(|l| l.layer.to_string()).collect();
     if !empty.is_empty() {
         blocks.push(Block::Note(format!(
             "No surface for layer {}: its grid has no two rows and columns of losses.",

@@ -4,6 +4,7 @@ use crate::content::{Block, Figure, Section, Table};
 use crate::data::{ModelPoint, Models, Report};
 use crate::plot::axis;
 use crate::plot::canvas::{Anchor, Area, Canvas, text_width};
+use crate::plot::mark;
 use crate::plot::scale::{Scale, extent};
 use crate::text::{bytes, fixed};
 
@@ -40,17 +41,9 @@ fn methods(models: &Models) -> Vec<&str> {
     methods
 }
 
-/// A mark whose shape tells the method: circle, square, triangle, diamond.
-fn mark(canvas: &mut Canvas, method: usize, (x, y): (f64, f64), size: f64, title: &str) {
-    let class = format!("fill{}", method % 4 + 1);
-    let shape: &[(f64, f64)] = match method % 4 {
-        0 => return canvas.circle(&class, (x, y), size, Some(title)),
-        1 => &[(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
-        2 => &[(0.0, -1.15), (1.1, 0.85), (-1.1, 0.85)],
-        _ => &[(0.0, -1.25), (1.25, 0.0), (0.0, 1.25), (-1.25, 0.0)],
-    };
-    let points: Vec<(f64, f64)> = shape.iter().map(|(dx, dy)| (x + dx * size, y + dy * size)).collect();
-    canvas.path(&class, &points, true, Some(title));
+/// A mark whose shape and colour tell the method.
+fn mark(canvas: &mut Canvas, method: usize, at: (f64, f64), size: f64, title: &str) {
+    mark::draw(canvas, method, &format!("fill{}", mark::colour(method)), at, size, Some(title));
 }
 
 /// Puts a label where it hides the least of what is there.

@@ -163,15 +163,20 @@ fn caption(sensitivity: &Sensitivity) -> String {
     )
 }
 
-/// The section.
-pub(super) fn section(report: &Report) -> Option<Section> {
-    let sensitivity = report.sensitivity.as_ref()?;
+/// The figure, if any run found an eigenvalue.
+pub(crate) fn figure(sensitivity: &Sensitivity) -> Option<Figure> {
     let layers = &sensitivity.layers;
     let (low, high) = extent(layers.iter().flat_map(|layer| layer.eigenvalues.iter().copied()))?;
     let description =
         format!("Eigenvalues of {} layers, from {} to {}", layers.len(), significant(low, 3), significant(high, 3));
     let figure = Figure::drawn("eigenvalues", caption(sensitivity), description, |width| draw(width, layers));
-    let mut blocks = vec![Block::Figure(figure.with_table(table(sensitivity)))];
+    Some(figure.with_table(table(sensitivity)))
+}
+
+/// The section.
+pub(super) fn section(report: &Report) -> Option<Section> {
+    let sensitivity = report.sensitivity.as_ref()?;
+    let mut blocks = vec![Block::Figure(figure(sensitivity)?)];
     blocks.extend(sensitivity.warnings.iter().map(|warning| Block::Warning(sentence(warning))));
     Some(Section { id: "eigenvalues", title: "Eigenvalues per layer", blocks })
 }

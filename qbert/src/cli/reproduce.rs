@@ -29,7 +29,7 @@ Examples:
   qbert reproduce … --table main,groups --list          rows, sizes, and which are done
   qbert reproduce … --rows qbert-mp-2-3,directq-2 --ranges optimal --distill
   qbert reproduce … --steps 0                           quantized without training
-  qbert reproduce --render results/reproduce --out docs/results.md
+  qbert reproduce --render results/reproduce --out docs/results.md --readme README.md
 
 A result is OUT/TASK/ROW.json, written when the row is done. Rows that are done are skipped, an
 interrupted one goes on where it was, and several processes may share the work. --table leaves all
@@ -53,9 +53,12 @@ pub(crate) struct Options {
     /// Directory of the results; with --render, the page to write.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Make a Markdown page of the results in this directory, instead of making rows.
+    /// Make a Markdown page of the results in this directory, with figures beside it, instead of making rows.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["task", "table", "model", "train", "dev", "sensitivity", "list"])]
     render: Option<PathBuf>,
+    /// With --render, also put a table of the results between `<!-- results -->` and `<!-- /results -->` of this file.
+    #[arg(long, value_name = "FILE", requires = "render")]
+    readme: Option<PathBuf>,
     #[command(flatten)]
     reading: Reading,
     #[command(flatten)]
@@ -195,9 +198,12 @@ fn names(text: &str) -> Vec<String> {
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     if let Some(directory) = &options.render {
-        let page = render(directory)?;
-        qbert::model::atomic::write_file(&options.out, |writer| writer.write_all(page.as_bytes()))?;
-        return Ok(format!("{}\n", options.out.display()));
+        let (page, readme) = (&options.out, options.readme.as_ref());
+        let rendered = render(directory)?;
+        rendered.write(page, readme.map(PathBuf::as_path))?;
+        let figures = rendered.figures.iter().map(|(name, _)| page.with_file_name("figures").join(name));
+        let written = std::iter::once(page.clone()).chain(figures).chain(readme.cloned());
+        return Ok(written.map(|path| format!("{}\n", path.display())).collect());
     }
     let experiment = experiment(options, quiet)?;
     let trained = experiment.budget.steps.unwrap_or(experiment.budget.epochs) > 0;

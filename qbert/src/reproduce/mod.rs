@@ -14,7 +14,7 @@ pub mod rows;
 mod run;
 mod study;
 
-pub use render::render;
+pub use render::{Rendered, render};
 pub use result::{Bits, Compression, Drops, Epoch, Metrics, PaperMib, RowResult, RowSettings, Sizes, Source, Training};
 pub use rows::{Ranges, Row, Selection, Table, Treatment};
 pub use run::Ran;

@@ -1,11 +1,14 @@
 //! `docs/results.md` from the result files: no number in it is typed by hand.
 //!
 //! The page has the paper's headline, every comparison with its standard error and a verdict, what the data can show,
-//! and for each task the paper's tables with our columns beside the paper's.
+//! the paper's figures, and for each task the paper's tables with our columns beside the paper's. Figures are files beside
+//! the page. A README can have the same in a few lines.
 
 mod collect;
 mod compare;
+mod figures;
 mod markdown;
+mod readme;
 mod tables;
 
 use std::fmt::Write as _;
@@ -18,7 +21,7 @@ use self::collect::{Collected, Variant, binomial, name_of};
 use self::compare::{CLAIMS, Difference, ERRORS, Verdict, difference};
 use self::markdown::Table;
 use super::paper::Printed;
-use super::result::RowResult;
+use super::result::{RowResult, io};
 use super::rows::{HEADLINE_COMPRESSION, HEADLINE_DROP, HEADLINE_METHOD, Ranges, method_name};
 use crate::Result;
 
@@ -28,7 +31,7 @@ const INTRODUCTION: &str = "\
 Made from `results/reproduce/*/*.json` by
 
 ```text
-qbert reproduce --render results/reproduce --out docs/results.md
+qbert reproduce --render results/reproduce --out docs/results.md --readme README.md
 ```
 
 and never edited by hand; [reproduce.md](reproduce.md) says how the rows are made. The paper's figures are those of
@@ -39,24 +42,78 @@ errors, and \"distilled\" learns from the full-precision model, too; the paper d
 epoch. \"Not run\" says that there is no result. ± in tables of figures is the standard deviation between n seeds.
 ";
 
-/// The page, from a directory of results.
+/// Everything that is made of a directory of results.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendered {
+    /// The page, in Markdown.
+    pub page: String,
+    /// SVG files by their names in the directory `figures` beside the page.
+    pub figures: Vec<(String, String)>,
+    block: readme::Block,
+}
+
+impl Rendered {
+    /// The text of a README with the results in a few lines between its marks `<!-- results -->` and
+    /// `<!-- /results -->`. `file` is where the text stands and `page` where the page does, for links.
+    ///
+    /// # Errors
+    /// The marks are not there.
+    pub fn readme(&self, text: &str, file: &Path, page: &Path) -> Result<String> {
+        self.block.put_into(text, file, page)
+    }
+
+    /// Writes the figures, the page, and the results in a README, if one is given; each file whole or not at all, and
+    /// nothing when the README has no marks.
+    ///
+    /// # Errors
+    /// A README without marks, or files that cannot be read or written.
+    pub fn write(&self, page: &Path, readme: Option<&Path>) -> Result<()> {
+        let replace = |file| -> Result<(&Path, String)> {
+            let text = std::fs::read_to_string(file).map_err(io(file, "read"))?;
+            Ok((file, self.readme(&text, file, page)?))
+        };
+        let replaced = readme.map(replace).transpose()?;
+        let write = |path: &Path, text: &str| -> Result<()> {
+            Ok(qbert_model::atomic::write_file(path, |writer| writer.write_all(text.as_bytes()))?)
+        };
+        let directory = page.with_file_name(figures::DIRECTORY);
+        for (name, svg) in &self.figures {
+            write(&directory.join(name), svg)?;
+        }
+        write(page, &self.page)?;
+        replaced.map_or(Ok(()), |(file, text)| write(file, &text))
+    }
+}
+
+/// Page and figures, from a directory of results and the files beside it: `sensitivity-TASK.json`,
+/// `landscape-TASK.json`, `attention-kl-TASK.json`, and `bench-infer.json` for a README.
 ///
 /// # Errors
 /// No results, results that cannot be read, or results of different models in one task.
-pub fn render(directory: &Path) -> Result<String> {
+pub fn render(directory: &Path) -> Result<Rendered> {
     let all = Collected::read(directory)?;
+    let beside = directory.parent().unwrap_or(directory);
+    let variants = shown(&all);
+    let (paper, mut drawn) = figures::paper(beside, &all)?;
     let mut text = INTRODUCTION.to_owned();
     let _ = write!(text, "\n## The headline\n\n{}", headline(&all)?);
     let _ = write!(text, "\n## What agrees with the paper and what does not\n\n{}", agreement(&all)?);
     let _ = write!(text, "\n## Beyond the paper: ranges, compensation, distillation\n\n{}", beyond(&all)?);
     let _ = write!(text, "\n## The data, and what it can show\n\n{}", limits(&all)?);
+    let mut accuracy = Vec::new();
     for collected in &all {
-        let _ = write!(text, "\n{}", tables::section(collected)?);
+        let figure = figures::accuracy(collected, &variants)?;
+        let _ = write!(text, "\n{}", tables::section(collected, figure.as_ref())?);
+        accuracy.extend(figure);
     }
+    let _ = write!(text, "\n{paper}");
     while let Some(place) = text.find("\n\n\n") {
         text.remove(place);
     }
-    Ok(text.trim_end().to_owned() + "\n")
+    let block = readme::Block::new(&all, &accuracy, beside)?;
+    accuracy.append(&mut drawn);
+    let figures = accuracy.into_iter().map(|named| (named.file, named.drawing.svg)).collect();
+    Ok(Rendered { page: text.trim_end().to_owned() + "\n", figures, block })
 }
 
 /// A task's name in print.

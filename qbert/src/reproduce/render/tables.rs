@@ -3,16 +3,20 @@
 use std::fmt::Write as _;
 
 use super::collect::{Collected, Sample, Variant, name_of};
+use super::figures::{self, Named};
 use super::markdown::Table;
 use super::task_title;
 use crate::Result;
 use crate::reproduce::paper::{PaperRow, Printed};
 use crate::reproduce::rows::{Ranges, method_name};
 
-/// The section of a task.
-pub(super) fn section(collected: &Collected) -> Result<String> {
+/// The section of a task, with its figure.
+pub(super) fn section(collected: &Collected, figure: Option<&Named>) -> Result<String> {
     let mut text = format!("## {}\n\n", task_title(collected.task));
     text += &about(collected);
+    if let Some(figure) = figure {
+        let _ = write!(text, "{}\n\n{}\n\n", figure.image(figures::DIRECTORY), figure.drawing.caption);
+    }
     for printed in Printed::ALL {
         let _ = write!(text, "### Table {}: {}\n\n", printed.number(), printed.subject());
         let _ = writeln!(text, "{}", table(collected, printed)?);
