@@ -34,7 +34,13 @@ pub struct QatSettings {
 
 impl Default for QatSettings {
     fn default() -> Self {
-        Self { calibration: 32, freeze: 0.2, compensate: true, dropout: false, distillation: Some(Distillation::default()) }
+        Self {
+            calibration: 32,
+            freeze: 0.2,
+            compensate: true,
+            dropout: false,
+            distillation: Some(Distillation::default()),
+        }
     }
 }
 

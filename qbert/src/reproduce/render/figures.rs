@@ -12,7 +12,7 @@ use qbert_tasks::Task;
 use serde_json::Value;
 
 use super::collect::{Collected, Sample, Variant, name_of};
-use super::task_title;
+use super::{metric_title, task_title};
 use crate::reproduce::paper::Printed;
 use crate::reproduce::result::io;
 use crate::reproduce::rows::method_name;
@@ -98,7 +98,7 @@ pub(super) fn accuracy(collected: &Collected, variants: &[Variant]) -> Result<Op
         points: methods.iter().filter_map(|shown| point(shown, &collected.sample(&shown.name, variant)?)).collect(),
     };
     let curves = SizeCurves {
-        metric: metric.to_owned(),
+        metric: metric_title(metric).to_owned(),
         full: collected.full(metric),
         looks: vec![
             (Look::Filled, "Q-BERT, one width".to_owned()),

@@ -127,6 +127,15 @@ fn task_title(task: Task) -> &'static str {
     }
 }
 
+/// A metric's name in print.
+fn metric_title(metric: &str) -> &str {
+    match metric {
+        "f1" => "F1",
+        "exact_match" => "EM",
+        other => other,
+    }
+}
+
 /// The variants to show: the plain ones, and what else was run.
 fn shown(all: &[Collected]) -> Vec<Variant> {
     let ran = |variant: &Variant| all.iter().any(|collected| collected.has(*variant));

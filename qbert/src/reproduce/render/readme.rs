@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::collect::{Collected, Variant};
 use super::figures::{self, Named};
 use super::markdown::Table;
-use super::task_title;
+use super::{metric_title, task_title};
 use crate::reproduce::result::RowResult;
 use crate::reproduce::rows::{Ranges, method_name};
 use crate::{Error, ErrorKind, Result};
@@ -127,7 +127,7 @@ fn accuracies(all: &[Collected]) -> Result<String> {
             continue;
         };
         let full = collected.full(collected.metric());
-        let title = format!("{}, {}", task_title(collected.task), collected.metric());
+        let title = format!("{}, {}", task_title(collected.task), metric_title(collected.metric()));
         let shown = cells.iter().map(|cell| cell.as_ref().map_or("–".to_owned(), |cell| figure(cell, full, best)));
         let line = [title, format!("{full:.2}")].into_iter().chain(shown).chain([how(best)]);
         table.row(line);
