@@ -15,6 +15,7 @@ use qbert_train::finetune::{Evaluate, Finetune, evaluate, finetune, recipe};
 use qbert_train::qat::files;
 use qbert_train::qat::run::{Quantize, quantize};
 use qbert_train::qat::student::QatSettings;
+use qbert_train::trainer::StepRecord;
 
 /// A fine-tuned model, and how to quantize it.
 fn job(home: &Path, out: &str) -> Quantize {
@@ -90,19 +91,16 @@ fn training_recovers_and_the_checkpoint_evaluates_to_the_figure() {
 #[test]
 fn activations_are_dropped_out_only_when_asked_for() {
     let home = tempfile::tempdir().unwrap();
-    let losses = |out: &str, dropout: bool| {
+    let first_loss = |out: &str, dropout: bool| {
         let mut job = job(home.path(), out);
         (job.settings.dropout, job.job.settings.epochs) = (dropout, 1);
-        let mut observer = Observer::default();
-        quantize(&job, &compute(1), &mut observer).unwrap();
-        std::fs::read_to_string(job.job.out.join("train.jsonl")).unwrap()
+        quantize(&job, &compute(1), &mut Observer::default()).unwrap();
+        let log = std::fs::read_to_string(job.job.out.join("train.jsonl")).unwrap();
+        let mut steps = log.lines().filter_map(|line| serde_json::from_str::<StepRecord>(line).ok());
+        steps.next().unwrap().loss
     };
-    let (with, without) = (losses("with", true), losses("without", false));
-    let first = |text: &str| {
-        let record: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-        record["loss"].as_f64().unwrap()
-    };
-    assert!(first(&with) > first(&without), "{} {}", first(&with), first(&without));
+    let (with, without) = (first_loss("with", true), first_loss("without", false));
+    assert!(with > without, "{with} {without}");
 }
 
 #[test]
