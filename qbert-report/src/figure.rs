@@ -23,8 +23,10 @@
 //! assert!(drawing.svg.starts_with("<svg") && drawing.caption.contains("4 bits"));
 //! ```
 
+mod heads;
 mod sizes;
 
+pub use heads::Compared;
 pub use sizes::{Curve, Look, SizeCurves, SizePoint};
 
 use crate::content::Figure;
@@ -68,4 +70,10 @@ pub fn landscape(landscapes: &Landscapes) -> Option<Drawing> {
 /// How far each head's attention moved (paper, Fig. 5); `None` without a head.
 pub fn attention_kl(attention: &AttentionKl) -> Option<Drawing> {
     Drawing::of(section::attention::figure(attention)?)
+}
+
+/// How far attention moved in several quantized models (paper, Fig. 5): heads and the means of layers; `None` without a
+/// head.
+pub fn attention_of_models(models: &[Compared]) -> Option<Drawing> {
+    Drawing::of(heads::figure(models)?)
 }

@@ -139,3 +139,25 @@ fn the_papers_figures_are_those_of_the_report() {
     assert_eq!(eigenvalues(&qbert_report::Sensitivity::default()), None);
     assert_eq!(attention_kl(&qbert_report::AttentionKl::default()), None);
 }
+
+#[test]
+fn models_are_compared_head_by_head() {
+    let mut far = common::attention(3, 4);
+    let near = far.clone();
+    far.layers.iter_mut().flat_map(|layer| &mut layer.heads).for_each(|value| *value *= 10.0);
+    // One layer in which the other is closer, and heads that were not measured or did not move.
+    far.layers[1].heads.fill(0.0);
+    far.layers[2].heads[0] = f64::NAN;
+    let model = |name: &str, attention: &qbert_report::AttentionKl| Compared {
+        name: name.to_owned(),
+        attention: attention.clone(),
+    };
+    let drawn = attention_of_models(&[model("<far>", &far), model("near", &near)]).unwrap();
+    assert!(drawn.caption.contains("near stays closer in 2 of 3 layers"), "{}", drawn.caption);
+    assert!(!drawn.svg.contains("<far>") && !drawn.svg.contains("NaN"));
+    // Two marks of the legend, the means of the layers, and the heads that were measured.
+    assert_eq!(drawn.svg.matches("class=\"fill").count(), 2 + 6);
+    assert_eq!(drawn.svg.matches("class=\"hollow").count(), 12 + 11);
+    assert_eq!(attention_of_models(&[]), None);
+    assert_eq!(attention_of_models(&[Compared::default()]), None);
+}

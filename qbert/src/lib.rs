@@ -23,4 +23,4 @@ pub use qbert_report as report;
 pub use qbert_runtime as runtime;
 pub use qbert_tasks as tasks;
 pub use qbert_train as train;
-pub use quantization_error::{Trial, quantization_errors};
+pub use quantization_error::{SiteError, Trial, plan_errors, quantization_errors};

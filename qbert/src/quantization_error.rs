@@ -5,7 +5,7 @@
 
 use qbert_kernels::Threads;
 use qbert_model::Parameters;
-use qbert_quant::{Axis, GroupSpec, Layout, Precision, RangeMethod, Scratch, Site};
+use qbert_quant::{Axis, GroupSpec, Layout, ModelShape, Plan, Precision, RangeMethod, Scratch, Site};
 
 use crate::error::Result;
 
@@ -48,47 +48,114 @@ pub fn quantization_errors(
     Ok(errors)
 }
 
+/// What a plan does to the weights of a site.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SiteError {
+    /// The site.
+    pub site: Site,
+    /// `‖W - Q(W)‖²`, 0 at full precision.
+    pub error: f64,
+    /// `‖W‖²`.
+    pub weights: f64,
+}
+
+/// The squared error of every site of the model, embeddings included, as the plan quantizes it.
+///
+/// The numbers do not depend on the number of threads.
+///
+/// # Errors
+/// When the plan does not fit the model, or weights are such that no range can hold them.
+pub fn plan_errors(
+    parameters: &Parameters,
+    shape: &ModelShape,
+    plan: &Plan,
+    threads: &Threads,
+) -> Result<Vec<SiteError>> {
+    let (mut parts, mut sites) = (Vec::new(), Vec::new());
+    let planned = shape.tensors.iter().map(|tensor| Ok((tensor, plan.site(tensor.site)?)));
+    let planned = planned.collect::<Result<Vec<_>>>()?;
+    for (index, (tensor, own)) in planned.iter().enumerate() {
+        let weights = weights_of(parameters, tensor.site)?;
+        let layout = Layout::resolve(tensor.rows, tensor.cols, tensor.axis, own.groups, shape.heads)
+            .map_err(at_site(tensor.site))?;
+        parts.extend(Part::split(index, layout, weights, (std::slice::from_ref(&own.bits), own.range)));
+        sites.push(tensor.site);
+    }
+    let errors = sum(parts, &sites, 1, threads)?;
+    let site = |(&site, errors): (&Site, Vec<f64>)| {
+        let weights = weights_of(parameters, site)?.iter().map(|weight| f64::from(*weight).powi(2)).sum();
+        Ok(SiteError { site, error: errors[0], weights })
+    };
+    sites.iter().zip(errors).map(site).collect()
+}
+
+fn weights_of(parameters: &Parameters, site: Site) -> Result<&[f32]> {
+    let missing = || qbert_quant::Error::UnknownSite { text: site.to_string(), nearest: None };
+    Ok(parameters.get(parameters.layout().site(site).ok_or_else(missing)?))
+}
+
+fn at_site(site: Site) -> impl Fn(qbert_quant::Error) -> qbert_quant::Error {
+    move |source| qbert_quant::Error::AtSite { site, source: Box::new(source) }
+}
+
 /// Some groups of one site.
 struct Part<'data> {
     site: usize,
     layout: Layout,
     weights: &'data [f32],
     groups: std::ops::Range<usize>,
+    widths: &'data [Precision],
+    range: RangeMethod,
     /// For each width the errors of these groups, one after the other.
     found: std::result::Result<Vec<Vec<f64>>, qbert_quant::Error>,
 }
 
+impl<'data> Part<'data> {
+    /// The groups of a site, a few at a time.
+    fn split(
+        site: usize,
+        layout: Layout,
+        weights: &'data [f32],
+        (widths, range): (&'data [Precision], RangeMethod),
+    ) -> impl Iterator<Item = Self> {
+        let count = layout.groups().count();
+        (0..count).step_by(GROUPS_PER_TASK).map(move |start| {
+            let groups = start..(start + GROUPS_PER_TASK).min(count);
+            Self { site, layout, weights, groups, widths, range, found: Ok(Vec::new()) }
+        })
+    }
+
+    fn measure(&self) -> std::result::Result<Vec<Vec<f64>>, qbert_quant::Error> {
+        let mut scratch = Scratch::default();
+        let mut error = |width: Precision, group: usize| match width {
+            Precision::Full => Ok(0.0),
+            Precision::Bits(bits) => self.layout.group_error(self.weights, group, bits, self.range, &mut scratch),
+        };
+        self.widths.iter().map(|&width| self.groups.clone().map(|group| error(width, group)).collect()).collect()
+    }
+}
+
 fn errors_of(parameters: &Parameters, sites: &[Site], trial: &Trial, threads: &Threads) -> Result<Vec<Vec<f64>>> {
     let mut parts = Vec::new();
-    for (site, &name) in sites.iter().enumerate() {
-        let at_site = |source| qbert_quant::Error::AtSite { site: name, source: Box::new(source) };
-        let missing = || qbert_quant::Error::UnknownSite { text: name.to_string(), nearest: None };
-        let parameter = parameters.layout().site(name).filter(|_| name.layer().is_some()).ok_or_else(missing)?;
+    for (index, &site) in sites.iter().enumerate() {
+        let missing = || qbert_quant::Error::UnknownSite { text: site.to_string(), nearest: None };
+        let parameter = parameters.layout().site(site).filter(|_| site.layer().is_some()).ok_or_else(missing)?;
         let (rows, cols) = (parameter.shape[0], parameter.shape[1]);
-        let layout = Layout::resolve(rows, cols, Axis::Rows, trial.groups, trial.heads).map_err(at_site)?;
-        let weights = parameters.get(parameter);
-        let count = layout.groups().count();
-        for start in (0..count).step_by(GROUPS_PER_TASK) {
-            let groups = start..(start + GROUPS_PER_TASK).min(count);
-            parts.push(Part { site, layout, weights, groups, found: Ok(Vec::new()) });
-        }
+        let layout = Layout::resolve(rows, cols, Axis::Rows, trial.groups, trial.heads).map_err(at_site(site))?;
+        parts.extend(Part::split(index, layout, parameters.get(parameter), (&trial.widths, trial.range)));
     }
-    threads.for_each_item(&mut parts, |_, part| part.found = measure(part, trial));
-    let mut errors = vec![vec![0.0; trial.widths.len()]; sites.len()];
+    sum(parts, sites, trial.widths.len(), threads)
+}
+
+/// For each site the errors of its parts at each width, added up.
+fn sum(mut parts: Vec<Part<'_>>, sites: &[Site], widths: usize, threads: &Threads) -> Result<Vec<Vec<f64>>> {
+    threads.for_each_item(&mut parts, |_, part| part.found = part.measure());
+    let mut errors = vec![vec![0.0; widths]; sites.len()];
     for part in parts {
-        let at_site = |source| qbert_quant::Error::AtSite { site: sites[part.site], source: Box::new(source) };
-        let widths = errors[part.site].iter_mut().zip(part.found.map_err(at_site)?);
+        let found = part.found.map_err(at_site(sites[part.site]))?;
         // Group by group, as one thread would add them.
+        let widths = errors[part.site].iter_mut().zip(found);
         widths.for_each(|(sum, groups)| groups.into_iter().for_each(|error| *sum += error));
     }
     Ok(errors)
-}
-
-fn measure(part: &Part<'_>, trial: &Trial) -> std::result::Result<Vec<Vec<f64>>, qbert_quant::Error> {
-    let mut scratch = Scratch::default();
-    let mut error = |width: Precision, group: usize| match width {
-        Precision::Full => Ok(0.0),
-        Precision::Bits(bits) => part.layout.group_error(part.weights, group, bits, trial.range, &mut scratch),
-    };
-    trial.widths.iter().map(|&width| part.groups.clone().map(|group| error(width, group)).collect()).collect()
 }

@@ -9,8 +9,9 @@ use common::home::Home;
 use qbert::kernels::Threads;
 use qbert::model::Checkpoint;
 use qbert::quant::{Axis, GroupSpec, Plan, Precision, QuantParams, RangeMethod, Scratch, Site};
+use qbert::train::qat::method::Method;
 use qbert::train::random::Stream;
-use qbert::{Trial, quantization_errors};
+use qbert::{Trial, plan_errors, quantization_errors};
 
 const CONFIG: &str = r#"{
   "architectures": ["BertForSequenceClassification"], "model_type": "bert",
@@ -171,8 +172,44 @@ fn quantization_errors_are_those_of_the_quantizer() {
             assert!((error - expected).abs() <= 1e-12 * expected, "{site}: {error} {expected}");
         }
     }
-    let embedding = "embedding.word".parse().unwrap();
+    let embedding: Site = "embedding.word".parse().unwrap();
     assert!(quantization_errors(&parameters, &[embedding], &trial, &Threads::single(), |_, _| {}).is_err());
+}
+
+#[test]
+fn errors_of_a_plan_are_those_of_the_quantizer_in_embeddings_too() {
+    let home = home();
+    let checkpoint = Checkpoint::open(&home.path("model")).unwrap();
+    let (parameters, shape) = (checkpoint.load().unwrap(), checkpoint.config().shape(Some(&checkpoint.layout())));
+    let mut plan = "q-bert:2".parse::<Method>().unwrap().plan(3, &[], RangeMethod::MinMax).unwrap();
+    for tensor in &shape.tensors {
+        plan.site_mut(tensor.site).unwrap().groups = GroupSpec::Count(3);
+    }
+    let value = "layer.1.value".parse().unwrap();
+    plan.site_mut(value).unwrap().range = RangeMethod::Mse;
+    plan.site_mut("layer.2.key".parse().unwrap()).unwrap().bits = Precision::Full;
+    let errors = plan_errors(&parameters, &shape, &plan, &Threads::single()).unwrap();
+    assert_eq!(errors, plan_errors(&parameters, &shape, &plan, &Threads::new(3).unwrap()).unwrap());
+    assert_eq!(errors.len(), shape.tensors.len());
+    for (tensor, found) in shape.tensors.iter().zip(&errors) {
+        let (site, weights) = (tensor.site, parameters.get(parameters.layout().site(tensor.site).unwrap()));
+        let own = plan.site(site).unwrap();
+        let squares = |values: &[f32]| values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
+        assert_eq!((found.site, found.weights), (site, squares(weights)));
+        let Some(bits) = own.bits.width() else {
+            assert_eq!(found.error, 0.0);
+            continue;
+        };
+        let layout = qbert::quant::Layout::new(tensor.rows, tensor.cols, tensor.axis, 3).unwrap();
+        let params = QuantParams::fit(weights, layout, bits, own.range, &mut Scratch::default()).unwrap();
+        let mut quantized = vec![0.0; weights.len()];
+        params.fake_quantize(weights, &mut quantized).unwrap();
+        let squares = weights.iter().zip(&quantized).map(|(w, q)| (f64::from(*w) - f64::from(*q)).powi(2));
+        let expected: f64 = squares.sum();
+        assert!((found.error - expected).abs() <= 1e-12 * expected, "{site}: {} {expected}", found.error);
+    }
+    let other = "q-bert:2".parse::<Method>().unwrap().plan(2, &[], RangeMethod::MinMax).unwrap();
+    assert!(plan_errors(&parameters, &shape, &other, &Threads::single()).is_err());
 }
 
 #[test]

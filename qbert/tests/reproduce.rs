@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use qbert::reproduce::{RowResult, render};
+use qbert::reproduce::{Ranges, RowResult, WeightErrors, render};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -266,6 +266,88 @@ fn the_page_shows_what_was_run_and_what_was_not() {
         .unwrap();
     assert_eq!(nothing.status.code(), Some(2));
     assert!(stderr(&nothing).starts_with("error: nowhere: no results"), "{}", stderr(&nothing));
+}
+
+/// What the plans do to the weights is measured without training; the page holds it against the drops, and shows the
+/// attention of several rows in one figure.
+#[test]
+fn the_page_explains_drops_by_the_errors_of_the_weights() {
+    let home = tempfile::tempdir().unwrap();
+    prepare(home.path());
+    let path = home.path().join("weight-errors-mnli.json");
+    let measure = |more: &[&str]| {
+        let mut all = vec!["--weight-errors"];
+        all.extend(more);
+        let output = succeed(&mut reproduce(home.path(), "weight-errors-mnli.json", &all));
+        (String::from_utf8(output.stdout).unwrap(), WeightErrors::read(&path).unwrap())
+    };
+    let (_, one) = measure(&["--rows", "qbert-2", "--threads", "1"]);
+    assert!(
+        one.command.contains("--weight-errors --rows qbert-2 --max-len 22 --model tiny-sequence"),
+        "{}",
+        one.command
+    );
+    let (table, errors) = measure(&[]);
+    assert!(!errors.command.contains("--rows"), "{}", errors.command);
+    assert!(table.starts_with("squared error of the weights") && table.contains("qbert-mp-2-3-rev"), "{table}");
+    let error = |name: &str, ranges| errors.get(name, ranges).unwrap().encoder;
+    for ranges in Ranges::ALL {
+        assert_eq!(errors.get("qbert-2", ranges), one.get("qbert-2", ranges));
+        // Fewer bits, larger errors; and those of a matrix in one group are not smaller than those of its parts.
+        assert!(
+            error("qbert-2", ranges) > error("qbert-3", ranges) && error("qbert-3", ranges) > error("qbert-8", ranges)
+        );
+        assert!(error("directq-3", ranges) >= error("qbert-3", ranges));
+        let embedding = errors.get("qbert-8-embedding-4-8-layerwise", ranges).unwrap();
+        assert!(embedding.word > embedding.position && embedding.position > 0.0);
+    }
+    let (coarse, fine) = (error("qbert-2", Ranges::MinMax), error("qbert-2", Ranges::Optimal));
+    assert!(coarse > fine && fine > 0.0);
+    let mixed = errors.get("qbert-mp-2-3", Ranges::Optimal).unwrap();
+    // The layers with most sensitivity have 3 bits, the others 2.
+    assert_eq!(mixed.layers[1], errors.get("qbert-3", Ranges::Optimal).unwrap().layers[1]);
+    assert_eq!(mixed.layers[0], errors.get("qbert-2", Ranges::Optimal).unwrap().layers[0]);
+    assert!(mixed.cost < errors.get("qbert-mp-2-3-rev", Ranges::Optimal).unwrap().cost);
+
+    succeed(&mut reproduce(home.path(), "results", &["--table", "main", "--steps", "0"]));
+    for (row, heads) in [("directq-4", "[0.5,0.25]"), ("qbert-4", "[0.125,0.25]")] {
+        let layer = format!(r#"{{"layer":0,"heads":{heads}}}"#);
+        let text = format!(r#"{{"format":"qbert-attention-kl","version":1,"task":"mnli","layers":[{layer}]}}"#);
+        std::fs::write(home.path().join(format!("attention-kl-mnli.{row}.json")), text).unwrap();
+    }
+    let cases = r#"[{"min_max":"nowhere","value":33.0},{"min_max":"everywhere","value":1.5}]"#;
+    let by_matrix = format!(
+        r#"{{"bits":4,"command":"made so","results":[{{"task":"mnli","full_precision":40.0,"cases":{cases}}}]}}"#
+    );
+    std::fs::write(home.path().join("ranges-by-matrix.json"), by_matrix).unwrap();
+    let page = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_qbert"));
+        command
+            .current_dir(home.path())
+            .args(["reproduce", "--render", "results", "--out", "page.md"])
+            .output()
+            .unwrap()
+    };
+    assert!(page().status.success());
+    let text = std::fs::read_to_string(home.path().join("page.md")).unwrap();
+    let drop = RowResult::read(&home.path().join("results/mnli/qbert-2.min-max.post-training.json")).unwrap().drop;
+    let line = format!("| `qbert-2` | {coarse:.3} | {:.2} | not run |", drop.post_training.unwrap()["accuracy"]);
+    assert!(coarse < 1.0 && text.contains(&line), "{line}: {text}");
+    let before = text.lines().find(|line| line.starts_with("- **Errors and drops.** Before it the drop ")).unwrap();
+    assert!(before.contains("the error of the weights") && before.ends_with(" over 18 plans."), "{before}");
+    assert!(text.contains("| everywhere | 1.50 |") && text.contains("made so"), "{text}");
+    let output = errors.get("qbert-4", Ranges::MinMax).unwrap().matrices["output"];
+    let largest = errors.largest_weights["output"];
+    assert!(largest > 1.0 && text.contains(&format!("| output | {largest:.1} | {output:.5} |")), "{output}: {text}");
+    assert!(text.contains("qbert-4 stays closer in 1 of 1 layers"), "{text}");
+    assert!(text.contains("qbert attention-kl TUNED directq-4 --task mnli"), "{text}");
+    assert!(home.path().join("figures/attention-kl-mnli.svg").exists());
+
+    let other = std::fs::read_to_string(&path).unwrap().replace(&errors.model.sha256, "0");
+    std::fs::write(&path, other).unwrap();
+    let refused = page();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("weight-errors-mnli.json: of another model or task"), "{}", stderr(&refused));
 }
 
 /// A README without marks is named and nothing is written; with marks it has the optimal ranges' figures and no others.

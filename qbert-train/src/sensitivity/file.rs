@@ -119,7 +119,7 @@ impl Sensitivity {
         let all: Vec<f64> = layers.iter().map(|layer| layer.omega).collect();
         let halves = [0..settings.runs / 2, settings.runs / 2..settings.runs]
             .map(|half| layers.iter().map(|layer| omega(&layer.eigenvalues[half.clone()])).collect::<Vec<_>>());
-        let agreement_of_halves = (settings.runs >= 4).then(|| spearman(&halves[0], &halves[1])).flatten();
+        let agreement_of_halves = (settings.runs >= 4).then(|| rank_correlation(&halves[0], &halves[1])).flatten();
         let warnings = warnings(&layers, settings);
         let ranking = ranking(&all);
         let format = FORMAT.to_owned();
@@ -214,21 +214,23 @@ fn ranking(values: &[f64]) -> Vec<usize> {
     order
 }
 
-/// Correlation of the ranks; `None` where there is nothing to rank. Ties are broken by position, which is good enough
-/// for eigenvalues.
-fn spearman(first: &[f64], second: &[f64]) -> Option<f64> {
-    let count = first.len();
-    if count < 2 {
-        return None;
-    }
-    let places = |values: &[f64]| {
-        let mut places = vec![0.0; count];
-        ranking(values).into_iter().enumerate().for_each(|(place, index)| places[index] = place as f64);
-        places
+/// Spearman's correlation of the ranks, from -1 to 1; equal values share the mean of their ranks. `None` where there is
+/// nothing to rank.
+pub fn rank_correlation(first: &[f64], second: &[f64]) -> Option<f64> {
+    let count = first.len().min(second.len());
+    let ranks = |values: &[f64]| -> Vec<f64> {
+        let rank = |value: &f64| {
+            let below = values.iter().filter(|other| other.total_cmp(value).is_lt()).count();
+            let equal = values.iter().filter(|other| other.total_cmp(value).is_eq()).count();
+            below as f64 + (equal as f64 - 1.0) / 2.0
+        };
+        values.iter().map(rank).collect()
     };
-    let squares: f64 = places(first).iter().zip(places(second)).map(|(a, b)| (a - b).powi(2)).sum();
-    let count = count as f64;
-    Some(1.0 - 6.0 * squares / (count * (count * count - 1.0)))
+    let (first, second) = (ranks(&first[..count]), ranks(&second[..count]));
+    let middle = (count as f64 - 1.0) / 2.0;
+    let product = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| (a - middle) * (b - middle)).sum() };
+    let scale = (product(&first, &first) * product(&second, &second)).sqrt();
+    (scale > 0.0).then(|| product(&first, &second) / scale)
 }
 
 /// A small negative eigenvalue is noise of every trained network; from this share of the positive one on, on average over

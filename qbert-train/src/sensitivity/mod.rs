@@ -17,7 +17,7 @@ use qbert_kernels::Compute;
 use qbert_model::atomic;
 use qbert_tasks::{ReadOptions, Task};
 
-pub use file::{FORMAT, Found, LayerSensitivity, RunInfo, Sensitivity, Subject, VERSION};
+pub use file::{FORMAT, Found, LayerSensitivity, RunInfo, Sensitivity, Subject, VERSION, rank_correlation};
 pub use settings::{Method, Settings, Shard};
 
 use crate::error::{Error, Result};

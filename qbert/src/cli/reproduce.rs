@@ -29,6 +29,7 @@ Examples:
   qbert reproduce … --table main,groups --list          rows, sizes, and which are done
   qbert reproduce … --rows qbert-mp-2-3,directq-2 --ranges optimal --distill
   qbert reproduce … --steps 0                           quantized without training
+  qbert reproduce … --weight-errors --out results/weight-errors-sst2.json
   qbert reproduce --render results/reproduce --out docs/results.md --readme README.md
 
 A result is OUT/TASK/ROW.json, written when the row is done. Rows that are done are skipped, an
@@ -50,7 +51,7 @@ pub(crate) struct Options {
     /// Sensitivities of the layers, measured by `qbert analyze`, for rows with mixed precision.
     #[arg(long, value_name = "FILE")]
     sensitivity: Option<PathBuf>,
-    /// Directory of the results; with --render, the page to write.
+    /// Directory of the results; with --render, the page to write, with --weight-errors, the file.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Make a Markdown page of the results in this directory, with figures beside it, instead of making rows.
@@ -74,6 +75,9 @@ pub(crate) struct Options {
     /// Only say which rows there are, how large they are, and which are done.
     #[arg(long, help_heading = "Run")]
     list: bool,
+    /// Only measure what the plan of each row does to the weights before any training; --out is the file.
+    #[arg(long, help_heading = "Run", conflicts_with_all = ["list", "render"])]
+    weight_errors: bool,
     /// Threads; as many as there are cores if not given.
     #[arg(long, help_heading = "Run")]
     threads: Option<usize>,
@@ -213,6 +217,9 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     if options.list {
         return list(&study, &rows, options.json);
     }
+    if options.weight_errors {
+        return weight_errors(&study, &rows, options, quiet);
+    }
     // Said before anything is computed: rows that cannot be made, or were made differently.
     rows.iter().try_for_each(|row| study.check(row))?;
     let compute = compute(options.threads)?;
@@ -293,6 +300,24 @@ fn all(study: &Study, rows: &[Row], compute: &Compute, quiet: bool) -> Result<Ve
             Err(Error::new(error.kind(), message, error.hint().map(str::to_owned)))
         }
     }
+}
+
+/// What quantization does to the weights, without any training.
+fn weight_errors(study: &Study, rows: &[Row], options: &Options, quiet: bool) -> Result<String> {
+    let mut progress = Progress::new("weights", quiet);
+    let compute = compute(options.threads)?;
+    let found = study.weight_errors(rows, compute.threads(), |done, total| progress.at(done, total, ""))?;
+    drop(progress);
+    found.write(&options.out)?;
+    if options.json {
+        return Ok(json(&found));
+    }
+    let mut table = Table::new(["plan", "ranges", "encoder", "word embedding", "position embedding"]);
+    for row in &found.rows {
+        let [encoder, word, position] = [row.encoder, row.word, row.position].map(|value| format!("{value:.4}"));
+        table.row([row.name.clone(), row.ranges.name().to_owned(), encoder, word, position]);
+    }
+    Ok(format!("squared error of the weights, relative to their squares\n{table}\n{}\n", options.out.display()))
 }
 
 /// The figures of a row in one line.

@@ -80,10 +80,10 @@ pub struct Study {
     pub(super) experiment: Experiment,
     pub(super) layers: usize,
     pub(super) parameters: usize,
-    shape: ModelShape,
+    pub(super) shape: ModelShape,
     ranking: Option<Ranking>,
     pub(super) sensitivity: Option<Source>,
-    model: Source,
+    pub(super) model: Source,
     train: Vec<Source>,
     dev: Source,
 }
@@ -281,7 +281,7 @@ impl Study {
 
     /// The command that makes this row and no other, with names of files and no directories.
     pub(super) fn command(&self, row: &Row) -> String {
-        let Experiment { task, max_train, max_dev, max_len, ref budget, .. } = self.experiment;
+        let Experiment { task, max_train, max_dev, ref budget, .. } = self.experiment;
         let mut words: Vec<String> = vec![format!("qbert reproduce --task {task} --rows {}", row.name())];
         words.extend(row.treatment.ranges().map(|ranges| format!("--ranges {}", ranges.name())));
         words.extend(row.treatment.compensate().then(|| "--compensate".to_owned()));
@@ -303,13 +303,28 @@ impl Study {
             words.extend(max_train.map(|count| format!("--max-train {count}")));
         }
         words.extend(max_dev.map(|count| format!("--max-dev {count}")));
-        words.extend((max_len != task.default_max_len()).then(|| format!("--max-len {max_len}")));
-        let names: Vec<&str> = self.train.iter().map(|source| source.name.as_str()).collect();
-        words.push(format!("--model {} --train {} --dev {}", self.model.name, names.join(" "), self.dev.name));
-        let sensitivity = self.sensitivity.as_ref().filter(|_| row.method.is_mixed());
-        words.extend(sensitivity.map(|source| format!("--sensitivity {}", source.name)));
-        words.push(format!("--out {}", name_of(&self.experiment.out)));
+        words.extend(self.files(row.method.is_mixed()));
         words.join(" ")
+    }
+
+    /// The command that measures the weights' errors, of these methods or of all.
+    pub(super) fn errors_command(&self, names: &[String]) -> String {
+        let mut words = vec![format!("qbert reproduce --task {} --weight-errors", self.experiment.task)];
+        words.extend((!names.is_empty()).then(|| format!("--rows {}", names.join(" "))));
+        words.extend(self.files(true));
+        words.join(" ")
+    }
+
+    /// Model, data and where results go, as words of a command.
+    fn files(&self, sensitivity: bool) -> impl Iterator<Item = String> {
+        let Experiment { task, max_len, .. } = self.experiment;
+        let max_len = (max_len != task.default_max_len()).then(|| format!("--max-len {max_len}"));
+        let names: Vec<&str> = self.train.iter().map(|source| source.name.as_str()).collect();
+        let data = format!("--model {} --train {} --dev {}", self.model.name, names.join(" "), self.dev.name);
+        let sensitivity = self.sensitivity.as_ref().filter(|_| sensitivity);
+        let sensitivity = sensitivity.map(|source| format!("--sensitivity {}", source.name));
+        let out = format!("--out {}", name_of(&self.experiment.out));
+        max_len.into_iter().chain([data]).chain(sensitivity).chain([out])
     }
 }
 

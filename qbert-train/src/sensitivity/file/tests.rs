@@ -58,3 +58,12 @@ fn only_large_negative_curvature_is_warned_of() {
     let unfinished = sensitivity(&[&[60.0, 1.0]], &[0.0]);
     assert!(unfinished.warnings[0].contains("limit of 9"), "{unfinished:?}");
 }
+
+#[test]
+fn equal_values_share_their_rank() {
+    // As scipy.stats.spearmanr has it.
+    let found = rank_correlation(&[1.0, 2.0, 3.0, 4.0], &[5.0, 5.0, 9.0, 9.0]).unwrap();
+    assert!((found - 0.894_427_190_999_915_9).abs() < 1e-15, "{found}");
+    assert_eq!(rank_correlation(&[1.0, 2.0, 3.0], &[7.0, 7.0, 7.0]), None);
+    assert_eq!(rank_correlation(&[1.0], &[2.0]), None);
+}

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use qbert_report::figure::{self, Curve, Drawing, Look, SizeCurves, SizePoint};
+use qbert_report::figure::{self, Compared, Curve, Drawing, Look, SizeCurves, SizePoint};
 use qbert_report::read;
 use qbert_tasks::Task;
 use serde_json::Value;
@@ -122,6 +122,8 @@ struct PaperFigure {
     command: fn(&Value) -> String,
 }
 
+const ATTENTION: &str = "attention-kl";
+
 const PAPER: [PaperFigure; 3] = [
     PaperFigure {
         stem: "sensitivity",
@@ -138,8 +140,8 @@ const PAPER: [PaperFigure; 3] = [
         command: landscape_command,
     },
     PaperFigure {
-        stem: "attention-kl",
-        name: "attention-kl",
+        stem: ATTENTION,
+        name: ATTENTION,
         title: "Fig. 5: how far attention moves",
         draw: |text, file| Ok(figure::attention_kl(&read::attention(text, file)?)),
         command: attention_command,
@@ -155,7 +157,9 @@ pub(super) fn paper(beside: &Path, all: &[Collected]) -> Result<(String, Vec<Nam
         for task in Task::ALL {
             let path = beside.join(format!("{}-{task}.json", kind.stem));
             let collected = all.iter().find(|collected| collected.task == task);
-            if let Some((part, figure)) = one(kind, task, &path, collected)? {
+            let several = if kind.stem == ATTENTION { models(beside, task, collected)? } else { None };
+            let found = if several.is_some() { several } else { one(kind, task, &path, collected)? };
+            if let Some((part, figure)) = found {
                 parts += &part;
                 figures.push(figure);
             }
@@ -177,19 +181,10 @@ fn one(kind: &PaperFigure, task: Task, path: &Path, rows: Option<&Collected>) ->
     if !path.exists() {
         return Ok(None);
     }
-    let (content, value) = json(path)?;
+    let (content, value) = json_of(path, task)?;
     let Some(drawing) = (kind.draw)(&content, &path.display().to_string())? else { return Ok(None) };
-    let found = value["task"].as_str().unwrap_or_default();
-    if found != task.name() {
-        let message = format!("{}: it is of task {found:?}", path.display());
-        let hint = format!("a file of this name is of {task}");
-        return Err(Error::new(ErrorKind::BadInput, message, hint));
-    }
     let figure = Named::new(kind.name, task, drawing);
-    let command = match value["command"].as_str() {
-        Some(command) => command.to_owned(),
-        None => (kind.command)(&value).replace("DATA", &data(&value, rows)),
-    };
+    let command = command(kind.command, &value, rows);
     let part = format!(
         "{}\n\n**{}.** {} Made from `results/{}-{task}.json`, which is made by\n\n```text\n{command}\n```\n\n",
         figure.image(DIRECTORY),
@@ -198,6 +193,58 @@ fn one(kind: &PaperFigure, task: Task, path: &Path, rows: Option<&Collected>) ->
         kind.stem,
     );
     Ok(Some((part, figure)))
+}
+
+/// The figure of `attention-kl-TASK.ROW.json`, the files of several rows of a task together; `None` without any.
+fn models(beside: &Path, task: Task, rows: Option<&Collected>) -> Result<Option<(String, Named)>> {
+    let start = format!("{ATTENTION}-{task}.");
+    // A directory without a parent in its name has an empty one.
+    let directory = if beside.as_os_str().is_empty() { Path::new(".") } else { beside };
+    let entries = std::fs::read_dir(directory).map_err(io(directory, "read"))?;
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    names.retain(|name| name.starts_with(&start) && name.ends_with(".json") && name.len() > start.len() + 5);
+    names.sort();
+    let (mut compared, mut commands) = (Vec::new(), String::new());
+    for name in &names {
+        let row = &name[start.len()..name.len() - ".json".len()];
+        let path = beside.join(name);
+        let (content, value) = json_of(&path, task)?;
+        let attention = read::attention(&content, &path.display().to_string())?;
+        compared.push(Compared { name: row.to_owned(), attention });
+        commands +=
+            &command(attention_command, &value, rows).replace("QUANTIZED", row).replace("attention-kl.json", name);
+        commands.push('\n');
+    }
+    let Some(drawing) = figure::attention_of_models(&compared) else { return Ok(None) };
+    let figure = Named::new(ATTENTION, task, drawing);
+    let part = format!(
+        "{}\n\n**{}.** {} The models are rows made with `qbert reproduce … --keep`; the figure's data is made by\n\n\
+         ```text\n{commands}```\n\n",
+        figure.image(DIRECTORY),
+        task_title(task),
+        figure.drawing.caption,
+    );
+    Ok(Some((part, figure)))
+}
+
+/// The command that a file has, or one from its settings.
+fn command(make: fn(&Value) -> String, value: &Value, rows: Option<&Collected>) -> String {
+    match value["command"].as_str() {
+        Some(command) => command.to_owned(),
+        None => make(value).replace("DATA", &data(value, rows)),
+    }
+}
+
+/// A JSON file that must be of a task.
+fn json_of(path: &Path, task: Task) -> Result<(String, Value)> {
+    let (content, value) = json(path)?;
+    let found = value["task"].as_str().unwrap_or_default();
+    if found != task.name() {
+        let message = format!("{}: it is of task {found:?}", path.display());
+        let hint = format!("a file of this name is of {task}");
+        return Err(Error::new(ErrorKind::BadInput, message, hint));
+    }
+    Ok((content, value))
 }
 
 /// A JSON file as it is and understood.

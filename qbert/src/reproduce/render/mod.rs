@@ -10,6 +10,7 @@ mod figures;
 mod markdown;
 mod readme;
 mod tables;
+mod why;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -86,7 +87,7 @@ impl Rendered {
 }
 
 /// Page and figures, from a directory of results and the files beside it: `sensitivity-TASK.json`,
-/// `landscape-TASK.json`, `attention-kl-TASK.json`, and `bench-infer.json` for a README.
+/// `weight-errors-TASK.json`, `landscape-TASK.json`, `attention-kl-TASK.json`, and `bench-infer.json` for a README.
 ///
 /// # Errors
 /// No results, results that cannot be read, or results of different models in one task.
@@ -99,6 +100,7 @@ pub fn render(directory: &Path) -> Result<Rendered> {
     let _ = write!(text, "\n## The headline\n\n{}", headline(&all)?);
     let _ = write!(text, "\n## What agrees with the paper and what does not\n\n{}", agreement(&all)?);
     let _ = write!(text, "\n## Beyond the paper: ranges, compensation, distillation\n\n{}", beyond(&all)?);
+    let _ = write!(text, "\n{}", why::section(beside, &all)?);
     let _ = write!(text, "\n## The data, and what it can show\n\n{}", limits(&all)?);
     let mut accuracy = Vec::new();
     for collected in &all {
@@ -338,7 +340,8 @@ fn limits(all: &[Collected]) -> Result<String> {
         let full = collected.full(metric);
         let paper = Printed::Main.rows()?.first().and_then(|row| row.figure(collected.task, metric));
         let sequences = collected.rows.iter().filter_map(|row| row.training.as_ref()).map(|own| own.sequences).max();
-        let first = |most: Option<usize>| most.map_or(String::new(), |most| format!(", the first {most} only"));
+        let first =
+            |most: Option<usize>| most.map_or(", the whole set".to_owned(), |_| ", the first ones only".to_owned());
         table.row([
             task_title(collected.task).to_owned(),
             format!("{metric} {full:.2}"),
@@ -359,12 +362,10 @@ fn limits(all: &[Collected]) -> Result<String> {
 /// Where a task's data differs from the paper's.
 fn data(task: Task) -> &'static str {
     match task {
-        Task::Sst2 => "GLUE's training and dev set, whole",
-        Task::Mnli => "a subset of the training set; the matched dev set, whole (the mismatched one is not used)",
-        Task::Conll03 => "the English training set and eng.testa, whole",
-        Task::Squad => {
-            "a subset of the training set with further paragraphs and SQuADShifts; the dev set of v1.1, whole"
-        }
+        Task::Sst2 => "GLUE's training set, whole, and dev set",
+        Task::Mnli => "a subset of the training set; the matched dev set (the mismatched one is not used)",
+        Task::Conll03 => "the English training set, whole, and eng.testa",
+        Task::Squad => "a subset of the training set with further paragraphs and SQuADShifts; the dev set of v1.1",
         Task::Classify | Task::Pair | Task::Ner | Task::Qa => "the user's own",
     }
 }
