@@ -115,6 +115,8 @@ pub(super) enum Difference {
     NotRun,
     /// The runs had different budgets, so it says nothing.
     Budgets,
+    /// No run kept what the model knew, so it says nothing.
+    Lost,
     /// It is known.
     Known {
         /// In points.
@@ -154,6 +156,9 @@ impl Verdict {
     }
 }
 
+/// A row that is so many points below full precision has not learned its task; two such rows cannot be compared.
+pub(super) const LOST: f64 = 30.0;
+
 /// A difference must be this many standard errors from zero.
 pub(super) const ERRORS: f64 = 2.0;
 
@@ -179,6 +184,7 @@ impl fmt::Display for Difference {
         match self {
             Self::NotRun => formatter.write_str("not run"),
             Self::Budgets => formatter.write_str("budgets differ"),
+            Self::Lost => formatter.write_str("nothing learned"),
             Self::Known { value, error, runs } => {
                 write!(formatter, "{value:+.2} ± {error:.2}")?;
                 if *runs > 1 { write!(formatter, " (n={runs})") } else { Ok(()) }
@@ -192,6 +198,7 @@ pub(super) fn difference(collected: &Collected, terms: &[(f64, String, Variant)]
     let metric = collected.metric();
     let (mut sum, mut squares, mut runs) = (0.0, 0.0, usize::MAX);
     let mut budgets: Option<Vec<usize>> = None;
+    let mut lost = true;
     for (sign, name, variant) in terms {
         let Some(sample) = collected.sample(name, *variant) else { return Difference::NotRun };
         let (Some(mean), Some(error)) = (sample.mean(metric), sample.squared_error(metric)) else {
@@ -200,9 +207,13 @@ pub(super) fn difference(collected: &Collected, terms: &[(f64, String, Variant)]
         if *budgets.get_or_insert_with(|| sample.budgets.clone()) != sample.budgets {
             return Difference::Budgets;
         }
+        lost &= collected.full(metric) - mean >= LOST;
         sum += sign * mean;
         squares += error;
         runs = runs.min(sample.len());
+    }
+    if lost {
+        return Difference::Lost;
     }
     Difference::Known { value: sum, error: squares.sqrt(), runs }
 }
@@ -229,6 +240,7 @@ mod tests {
         assert_eq!(verdict(-2.0, 1.0), Some(Verdict::DoesNotHold));
         assert_eq!(verdict(0.0, 0.0), Some(Verdict::WithinNoise));
         assert_eq!(Difference::Budgets.verdict(), None);
+        assert_eq!(Difference::Lost.verdict(), None);
         assert_eq!(Difference::Known { value: -0.5, error: 1.25, runs: 3 }.to_string(), "-0.50 ± 1.25 (n=3)");
     }
 }

@@ -19,7 +19,7 @@ use qbert_tasks::Task;
 use qbert_train::qat::method::Method;
 
 use self::collect::{Collected, Variant, binomial, name_of};
-use self::compare::{CLAIMS, Difference, ERRORS, Verdict, difference};
+use self::compare::{CLAIMS, Difference, ERRORS, LOST, Verdict, difference};
 use self::markdown::Table;
 use super::paper::Printed;
 use super::result::{RowResult, io};
@@ -209,7 +209,8 @@ fn agreement(all: &[Collected]) -> Result<String> {
          paper's difference stands ours with its standard error: that of a share of the dev set's examples (of entities for \
          NER; an upper bound for the F1 of answers) and, where there are several seeds (n), that of their mean. Both models \
          see the same examples, so the true error is rather smaller. A difference of {ERRORS} standard errors counts: then \
-         the statement *holds*, or *does not hold*; below it is *within noise*.\n\n"
+         the statement *holds*, or *does not hold*; below it is *within noise*. Where all rows of a statement are {LOST} points \
+         or more below full precision *nothing* was *learned*, and their difference says nothing.\n\n"
     );
     for variant in shown(all) {
         let measured = |collected| CLAIMS.iter().map(move |claim| claim.measured(collected, variant));

@@ -19,10 +19,23 @@ pub(super) fn section(collected: &Collected, figure: Option<&Named>) -> Result<S
     }
     for printed in Printed::ALL {
         let _ = write!(text, "### Table {}: {}\n\n", printed.number(), printed.subject());
-        let _ = writeln!(text, "{}", table(collected, printed)?);
+        if is_run(collected, printed)? {
+            let _ = writeln!(text, "{}", table(collected, printed)?);
+        } else {
+            text += "Not run on this task.\n\n";
+        }
     }
     let _ = write!(text, "### Sizes\n\n{}\n", sizes(collected)?);
     Ok(text)
+}
+
+/// Whether any row was run that only this table has; all have rows of the main one.
+fn is_run(collected: &Collected, printed: Printed) -> Result<bool> {
+    let main = Printed::Main.rows()?;
+    let own = printed.rows()?;
+    let own = own.iter().filter(|row| printed == Printed::Main || main.iter().all(|other| other.method != row.method));
+    let names: Vec<String> = own.map(|row| method_name(&row.method, None)).collect();
+    Ok(collected.rows.iter().any(|row| names.iter().any(|name| name == name_of(row))))
 }
 
 fn about(collected: &Collected) -> String {
