@@ -51,7 +51,14 @@ pub(super) fn section(beside: &Path, all: &[Collected]) -> Result<String> {
         return Ok(String::new());
     }
     let mut text = format!("## Why: what quantization does to the weights\n\n{INTRODUCTION}\n");
-    let bullets = [follows(&tasks), groups(&tasks), worse_than_nothing(&tasks), reversed(&tasks), embeddings(&tasks)];
+    let bullets = [
+        follows(&tasks),
+        groups(&tasks),
+        worse_than_nothing(&tasks),
+        reversed(&tasks),
+        embeddings(&tasks),
+        training_itself(&tasks),
+    ];
     bullets.iter().flatten().for_each(|bullet| {
         let _ = writeln!(text, "- {bullet}");
     });
@@ -314,6 +321,28 @@ fn embeddings(tasks: &[Explained<'_>]) -> Option<String> {
     }
     let text = "**Embeddings.** 4 bits in one group leave an error of:";
     (!parts.is_empty()).then(|| format!("{text} {}.", parts.join("; ")))
+}
+
+/// What training does where quantization does nothing.
+fn training_itself(tasks: &[Explained<'_>]) -> Option<String> {
+    let mut parts = Vec::new();
+    for task in tasks {
+        for (ranges, name) in [(Ranges::MinMax, "min/max"), (Ranges::Optimal, "optimal")] {
+            let drop = |variant| task.drop("qbert-8", variant);
+            if let (Some(before), Some(after)) = (drop(Variant::untrained(ranges)), drop(Variant::trained(ranges))) {
+                parts
+                    .push(format!("{}, {name} ranges, {before:.2} before and {after:.2} after training", task.title()));
+            }
+        }
+    }
+    (!parts.is_empty()).then(|| {
+        format!(
+            "**Training itself.** At 8 bits quantization takes next to nothing away, so what changes by training from the \
+             labels alone is the work of that training, which rows of every other width had, too. Points below full \
+             precision: {}.",
+            parts.join("; ")
+        )
+    })
 }
 
 #[cfg(test)]
