@@ -11,6 +11,7 @@ use qbert_tasks::Task;
 use qbert_train::evaluate::{Details, Evaluation};
 use qbert_train::qat::student::QatSettings;
 use qbert_train::trainer::Settings;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -323,17 +324,9 @@ impl RowResult {
     /// # Errors
     /// When the file cannot be read or is no result of this version.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(io(path, "read"))?;
-        let damaged = |problem: String| {
-            let hint = "remove the file; its row is then made again".to_owned();
-            Error::new(ErrorKind::BadInput, format!("{}: {problem}", path.display()), hint)
-        };
-        let result: Self =
-            serde_json::from_slice(&bytes).map_err(|error| damaged(format!("no result of a row: {error}")))?;
-        if result.format != FORMAT || result.version != VERSION {
-            let (format, version) = (&result.format, result.version);
-            return Err(damaged(format!("{format} version {version}; this program reads {FORMAT} version {VERSION}")));
-        }
+        let hint = "remove the file; its row is then made again";
+        let result: Self = read_json(path, "result of a row", hint)?;
+        check_format(path, (&result.format, result.version), (FORMAT, VERSION), hint)?;
         Ok(result)
     }
 
@@ -347,6 +340,25 @@ impl RowResult {
         let Self { metric, examples, counted, full_precision, .. } = self.clone();
         Measured { metric, examples, counted, metrics: full_precision }
     }
+}
+
+/// A JSON file; `what` is what it should hold, `hint` what to do when it does not.
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path, what: &str, hint: &str) -> Result<T> {
+    let bytes = std::fs::read(path).map_err(io(path, "read"))?;
+    serde_json::from_slice(&bytes).map_err(|error| damaged(path, format!("no {what}: {error}"), hint))
+}
+
+/// Refuses a file of another format or version.
+pub(super) fn check_format(path: &Path, found: (&str, u32), known: (&str, u32), hint: &str) -> Result<()> {
+    if found == known {
+        return Ok(());
+    }
+    let ((format, version), (own, newest)) = (found, known);
+    Err(damaged(path, format!("{format} version {version}; this program reads {own} version {newest}"), hint))
+}
+
+fn damaged(path: &Path, problem: String, hint: &str) -> Error {
+    Error::new(ErrorKind::BadInput, format!("{}: {problem}", path.display()), hint.to_owned())
 }
 
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {

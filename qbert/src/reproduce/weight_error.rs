@@ -13,11 +13,11 @@ use qbert_quant::{Embedding, Matrix, Site};
 use qbert_tasks::Task;
 use serde::{Deserialize, Serialize};
 
-use super::result::{Source, io, write_json};
+use super::result::{Source, check_format, read_json, write_json};
 use super::rows::{Ranges, Row, Selection, Table};
 use super::study::Study;
+use crate::Result;
 use crate::quantization_error::{SiteError, plan_errors};
-use crate::{Error, ErrorKind, Result};
 
 /// The `format` of a file of errors.
 const FORMAT: &str = "qbert-weight-errors";
@@ -72,17 +72,9 @@ impl WeightErrors {
     /// # Errors
     /// When the file cannot be read or is none of this version.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(io(path, "read"))?;
-        let damaged = |problem: String| {
-            let hint = "make it again with `qbert reproduce … --weight-errors`".to_owned();
-            Error::new(ErrorKind::BadInput, format!("{}: {problem}", path.display()), hint)
-        };
-        let errors: Self =
-            serde_json::from_slice(&bytes).map_err(|error| damaged(format!("no errors of weights: {error}")))?;
-        if errors.format != FORMAT || errors.version != VERSION {
-            let (format, version) = (&errors.format, errors.version);
-            return Err(damaged(format!("{format} version {version}; this program reads {FORMAT} version {VERSION}")));
-        }
+        let hint = "make it again with `qbert reproduce … --weight-errors`";
+        let errors: Self = read_json(path, "file of weights' errors", hint)?;
+        check_format(path, (&errors.format, errors.version), (FORMAT, VERSION), hint)?;
         Ok(errors)
     }
 

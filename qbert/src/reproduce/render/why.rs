@@ -20,6 +20,9 @@ use crate::{Error, ErrorKind, Result};
 /// A correlation of at least this much counts as one.
 const CLEAR: f64 = 0.7;
 
+/// Quantization that changes no more than so many points has done nothing.
+const UNCHANGED: f64 = 0.5;
+
 const INTRODUCTION: &str = "\
 The relative squared error of the encoder's weights, `‖W − Q(W)‖² / ‖W‖²`, is measured before any training: 0 is no
 change, and above 1 the quantized weights are further from the weights than zeros would be. Beside it stands what is lost.
@@ -91,11 +94,16 @@ impl Explained<'_> {
         loss(self.collected, name, variant).map(|(lost, _)| lost)
     }
 
+    /// Errors of the plans that differ in the encoder, and not in the embedding only.
+    fn of_encoder(&self) -> impl Iterator<Item = &WeightError> {
+        self.errors.rows.iter().filter(|found| !found.name.contains("embedding"))
+    }
+
     /// Plans that differ in the encoder, in the paper's order.
     fn plans(&self) -> Result<Vec<&str>> {
         let order = printed_order()?;
         let mut names: Vec<&str> = Vec::new();
-        for found in self.errors.rows.iter().filter(|found| !found.name.contains("embedding")) {
+        for found in self.of_encoder() {
             if !names.contains(&found.name.as_str()) {
                 names.push(&found.name);
             }
@@ -145,8 +153,8 @@ impl Explained<'_> {
 
     /// Rank correlation of error and drop over the plans with both kinds of ranges, and how many there are.
     fn correlation(&self, variant: fn(Ranges) -> Variant) -> Option<(f64, usize)> {
-        let of_encoder = self.errors.rows.iter().filter(|found| !found.name.contains("embedding"));
-        let pairs: Vec<(f64, f64)> = of_encoder
+        let pairs: Vec<(f64, f64)> = self
+            .of_encoder()
             .filter_map(|found| Some((found.encoder, self.drop(&found.name, variant(found.ranges))?)))
             .collect();
         let (errors, drops): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
@@ -261,8 +269,7 @@ fn worse_than_nothing(tasks: &[Explained<'_>]) -> Option<String> {
     let mut parts = Vec::new();
     for task in tasks {
         let above = |ranges: Ranges| {
-            let of_encoder = |found: &&WeightError| found.ranges == ranges && !found.name.contains("embedding");
-            let rows = task.errors.rows.iter().filter(of_encoder).filter(|found| found.encoder > 1.0);
+            let rows = task.of_encoder().filter(|found| found.ranges == ranges && found.encoder > 1.0);
             let names: Vec<String> = rows.map(|found| format!("`{}` {}", found.name, number(found.encoder))).collect();
             if names.is_empty() { "none".to_owned() } else { names.join(", ") }
         };
@@ -288,16 +295,13 @@ fn reversed(tasks: &[Explained<'_>]) -> Option<String> {
         let cost = |name: &str, ranges| task.errors.get(name, ranges).and_then(|found| found.cost);
         let ratio = |ranges| Some(cost("qbert-mp-2-3-rev", ranges)? / cost("qbert-mp-2-3", ranges)?);
         if let (Some(min_max), Some(optimal)) = (ratio(Ranges::MinMax), ratio(Ranges::Optimal)) {
-            parts.push(format!(
-                "{} {min_max:.1} times with min/max and {optimal:.1} times with optimal ranges",
-                task.title()
-            ));
+            parts.push(format!("{} {min_max:.1} with min/max and {optimal:.1} with optimal ranges", task.title()));
         }
     }
     (!parts.is_empty()).then(|| {
         format!(
-            "**Mixed precision.** Weighted by the sensitivity Ω of its layer, the error of 2/3 MP-rev is above that of 2/3 \
-             MP at the same size: {}.",
+            "**Mixed precision.** Weighted by the sensitivity Ω of its layer, the error of 2/3 MP-rev is so many times that \
+             of 2/3 MP at the same size: {}.",
             parts.join("; ")
         )
     })
@@ -329,7 +333,9 @@ fn training_itself(tasks: &[Explained<'_>]) -> Option<String> {
     for task in tasks {
         for (ranges, name) in [(Ranges::MinMax, "min/max"), (Ranges::Optimal, "optimal")] {
             let drop = |variant| task.drop("qbert-8", variant);
-            if let (Some(before), Some(after)) = (drop(Variant::untrained(ranges)), drop(Variant::trained(ranges))) {
+            if let (Some(before), Some(after)) = (drop(Variant::untrained(ranges)), drop(Variant::trained(ranges)))
+                && before.abs() < UNCHANGED
+            {
                 parts
                     .push(format!("{}, {name} ranges, {before:.2} before and {after:.2} after training", task.title()));
             }
