@@ -6,6 +6,7 @@ use qbert_kernels::Compute;
 use qbert_model::Parameters;
 use qbert_tasks::decode::qa::{DecodeOptions, SpanScores, answers};
 use qbert_tasks::decode::{best, ner, softmax};
+use qbert_tasks::metrics::outcomes::{List, Outcomes, Overlap, Right};
 use qbert_tasks::metrics::{classification, entities, squad};
 use qbert_tasks::{Dataset, Error as TaskError, Labels};
 use serde::Serialize;
@@ -29,6 +30,9 @@ pub struct Evaluation {
     pub examples: usize,
     /// Everything else that was measured.
     pub details: Details,
+    /// What became of each example; not for files that people read.
+    #[serde(skip)]
+    pub outcomes: Outcomes,
 }
 
 /// The whole report of a kind of task.
@@ -140,13 +144,14 @@ pub fn metric_of(features: &Features) -> &'static str {
 
 /// Scores answers against the data's own.
 pub fn score(features: &Features, predictions: &Predictions, labels: &Labels) -> Result<Evaluation> {
-    let details = match (features.dataset(), predictions) {
+    let (details, outcomes) = match (features.dataset(), predictions) {
         (Dataset::Classify(data), Predictions::Labels(found)) => {
             let gold: Option<Vec<usize>> = data.examples.iter().map(|example| example.label).collect();
             let gold =
                 gold.ok_or_else(|| Error::Batch { problem: "the data has no labels to score against".to_owned() })?;
             let found: Vec<usize> = found.iter().map(|(label, _)| *label).collect();
-            Details::Classification(classification::score(&gold, &found, labels)?)
+            let right = gold.iter().zip(&found).map(|(gold, found)| Right(gold == found)).collect();
+            (Details::Classification(classification::score(&gold, &found, labels)?), Outcomes::Right(List(right)))
         }
         (Dataset::Ner(data), Predictions::Tags(found)) => {
             let gold: Option<Vec<&Vec<usize>>> = data.sentences.iter().map(|s| s.tags.as_ref()).collect();
@@ -154,12 +159,16 @@ pub fn score(features: &Features, predictions: &Predictions, labels: &Labels) ->
                 gold.ok_or_else(|| Error::Batch { problem: "the data has no tags to score against".to_owned() })?;
             let gold: Vec<Vec<&str>> = gold.into_iter().map(|tags| names(labels, tags)).collect::<Result<_>>()?;
             let found: Vec<Vec<&str>> = found.iter().map(|tags| names(labels, tags)).collect::<Result<_>>()?;
-            Details::Entities(entities::score(&gold, &found)?)
+            let counts = gold.iter().zip(&found).map(|(gold, found)| entities::counts(gold, found)).collect();
+            (Details::Entities(entities::score(&gold, &found)?), Outcomes::Entities(List(counts)))
         }
         (Dataset::Qa(data), Predictions::Answers(found)) => {
             let by_id: BTreeMap<&str, &str> =
                 data.examples.iter().zip(found).map(|(e, (text, _))| (e.id.as_str(), text.as_str())).collect();
-            Details::Squad(squad::score(&data.examples, |id| by_id.get(id).copied()))
+            let overlap = |(example, (text, _)): (_, &(String, f64))| Overlap(squad::best_of(example, text).1);
+            let overlaps = data.examples.iter().zip(found).map(overlap).collect();
+            let report = squad::score(&data.examples, |id| by_id.get(id).copied());
+            (Details::Squad(report), Outcomes::Overlap(List(overlaps)))
         }
         _ => return Err(Error::Batch { problem: "predictions of another kind of task".to_owned() }),
     };
@@ -168,7 +177,7 @@ pub fn score(features: &Features, predictions: &Predictions, labels: &Labels) ->
         Details::Entities(report) => (100.0 * report.overall.f1, report.sentences),
         Details::Squad(report) => (report.f1, report.questions),
     };
-    Ok(Evaluation { metric: metric_of(features), value, examples, details })
+    Ok(Evaluation { metric: metric_of(features), value, examples, details, outcomes })
 }
 
 fn names<'a>(labels: &'a Labels, ids: &[usize]) -> Result<Vec<&'a str>> {

@@ -232,6 +232,8 @@ fn the_page_shows_what_was_run_and_what_was_not() {
     succeed(command.current_dir(home.path()).args(["reproduce", "--render", "results", "--out", "page.md"]));
     let page = std::fs::read_to_string(home.path().join("page.md")).unwrap();
     let result = |id: &str| RowResult::read(&home.path().join(format!("results/mnli/{id}.json"))).unwrap();
+    assert_eq!(outcomes_add_up(&result("baseline")), 1);
+    assert_eq!(outcomes_add_up(&result("qbert-4.min-max.seed1")), 2);
     let accuracy = |id: &str| result(id).last.unwrap().metrics["accuracy"];
     let line =
         |start: &str| page.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start}: {page}"));
@@ -241,14 +243,28 @@ fn the_page_shows_what_was_run_and_what_was_not() {
     let cells = format!("| {mean:.2} ± {deviation:.2} (n=2) | {:.2} |", full - mean);
     assert!(line("| Q-BERT | 4 | 8 | 83.89 | 0.11 |").contains(&cells), "{cells}: {page}");
     assert!(line("| Q-BERT | 2 | 8 | 76.56 | 7.44 |").ends_with("| not run | – | not run | – |"));
-    // The paper's difference, and ours with its standard error: two shares of 30 examples, two seeds each.
+    // The paper's difference, and ours with its standard error: 30 examples that both were judged by, two seeds each.
     let (direct_one, direct_two) = (accuracy("directq-4.min-max.seed1"), accuracy("directq-4.min-max.seed2"));
     let direct = (direct_one + direct_two) / 2.0;
-    let share = |percent: f64| percent * (100.0 - percent) / 30.0;
-    let squares = share(mean) + share(direct) + deviation.powi(2) / 2.0 + (direct_one - direct_two).powi(2) / 4.0;
+    let influences = |id: &str| result(id).outcomes.last.unwrap().influences();
+    let [a, b, c, d] =
+        ["qbert-4.min-max.seed1", "qbert-4.min-max.seed2", "directq-4.min-max.seed1", "directq-4.min-max.seed2"]
+            .map(influences);
+    let squares = (0..30).map(|i| ((a[i] + b[i] - c[i] - d[i]) / 2.0).powi(2)).sum::<f64>() / 29.0 / 30.0
+        + deviation.powi(2) / 2.0
+        + (direct_one - direct_two).powi(2) / 4.0;
     let claim = line("| Q-BERT beats DirectQ at 4 bits | 1 | +7.20 |");
     assert!(claim.contains(&format!("{:+.2} ± {:.2} (n=2)", mean - direct, squares.sqrt())), "{claim}");
-    assert!(line("| Q-BERT beats DirectQ at 2 bits").ends_with("| +23.27 | not run |"));
+    assert!(line("Not run on any task: ").contains("Q-BERT beats DirectQ at 2 bits; "));
+    // Without what became of each example there is an upper bound.
+    let path = home.path().join("results/mnli/directq-4.min-max.seed2.json");
+    let mut old: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    old.as_object_mut().unwrap().remove("outcomes").unwrap();
+    std::fs::write(&path, old.to_string()).unwrap();
+    let share = |percent: f64| percent * (100.0 - percent) / 30.0;
+    let squares = share(mean) + share(direct) + deviation.powi(2) / 2.0 + (direct_one - direct_two).powi(2) / 4.0;
+    let page = render(&home.path().join("results")).unwrap().page;
+    assert!(page.contains(&format!("{:+.2} ± {:.2}* (n=2)", mean - direct, squares.sqrt())), "{page}");
     assert!(line("| MNLI | `qbert-4` |").contains("within noise") || page.contains("helps"), "{page}");
     assert!(line("Encoder weights at least 13 times").contains("holds on 0 of 0 tasks"));
 
@@ -390,6 +406,25 @@ fn readme_of_results(home: &Path, min_max: f64) {
     assert!(text.contains(&cell), "{cell} rather than min/max's {min_max:.2}: {text}");
 }
 
+/// What became of each example comes to the figures; returns how many of the row's figures it is known for.
+fn outcomes_add_up(row: &RowResult) -> usize {
+    let after = row.last.as_ref().map(|epoch| &epoch.metrics);
+    let kept = [
+        (&row.outcomes.full_precision, Some(&row.full_precision)),
+        (&row.outcomes.post_training, row.post_training.as_ref()),
+        (&row.outcomes.last, after),
+    ];
+    let known = kept.into_iter().filter_map(|(outcomes, metrics)| Some((outcomes.as_ref()?, metrics?)));
+    known
+        .map(|(outcomes, metrics)| {
+            let (value, figure) = (outcomes.value(), metrics[&row.metric]);
+            assert_eq!(outcomes.len(), row.examples, "{}", row.id);
+            // Overlaps of answers are kept with four digits.
+            assert!((value - figure).abs() < 0.01, "{}: {value} but {figure}", row.id);
+        })
+        .count()
+}
+
 /// The page, the figures and the README's table in the repository are made of the results in the repository, or there is
 /// none of them.
 #[test]
@@ -401,6 +436,11 @@ fn the_results_page_is_what_the_results_say() {
     if !results.exists() {
         assert!(!page.exists() && !figures.exists(), "docs/results.md or docs/figures without results/reproduce");
         return;
+    }
+    for task in std::fs::read_dir(&results).unwrap() {
+        for file in std::fs::read_dir(task.unwrap().path()).unwrap() {
+            outcomes_add_up(&RowResult::read(&file.unwrap().path()).unwrap());
+        }
     }
     let rendered = render(&results).unwrap();
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();

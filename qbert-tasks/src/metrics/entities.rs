@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::outcomes::EntityCounts;
 use super::{NamedScores, Scores};
 use crate::{Error, Result};
 
@@ -89,6 +90,13 @@ pub fn score<G: AsRef<str>, P: AsRef<str>>(gold: &[Vec<G>], predicted: &[Vec<P>]
         word_accuracy: if words == 0 { 0.0 } else { right_words as f64 / words as f64 },
         sentences: gold.len(),
     })
+}
+
+/// The entities of one sentence.
+pub fn counts<G: AsRef<str>, P: AsRef<str>>(gold: &[G], predicted: &[P]) -> EntityCounts {
+    let (gold, predicted) = (spans(gold), spans(predicted));
+    let correct = predicted.iter().filter(|span| gold.contains(span)).count();
+    EntityCounts { correct, predicted: predicted.len(), gold: gold.len() }
 }
 
 const OUTSIDE: &str = "O";
@@ -177,6 +185,7 @@ fn begins(previous: char, mark: char, type_changes: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::outcomes::{List, Outcomes};
     use super::*;
 
     fn read(tags: &str) -> String {
@@ -197,6 +206,24 @@ mod tests {
             ("O O", ""),
         ] {
             assert_eq!(read(tags), expected, "{tags}");
+        }
+    }
+
+    proptest::proptest! {
+        /// Counted sentence by sentence it is the same F1.
+        #[test]
+        fn counts_of_sentences_come_to_the_score(sentences in proptest::collection::vec(
+            proptest::collection::vec((0_usize..5, 0_usize..5), 0..8), 0..12,
+        )) {
+            const TAGS: [&str; 5] = ["O", "B-A", "I-A", "B-B", "I-B"];
+            let side = |pick: fn(&(usize, usize)) -> usize| -> Vec<Vec<&str>> {
+                sentences.iter().map(|words| words.iter().map(|word| TAGS[pick(word)]).collect()).collect()
+            };
+            let (gold, predicted) = (side(|word| word.0), side(|word| word.1));
+            let counted = gold.iter().zip(&predicted).map(|(gold, predicted)| counts(gold, predicted)).collect();
+            let value = Outcomes::Entities(List(counted)).value();
+            let f1 = 100.0 * score(&gold, &predicted).unwrap().overall.f1;
+            proptest::prop_assert!((value - f1).abs() < 1e-9, "{} but {}", value, f1);
         }
     }
 

@@ -2,12 +2,14 @@
 //!
 //! - [`classification`]: accuracy and its companions, as `scikit-learn`;
 //! - [`entities`]: entity F1, as `conlleval` and `seqeval` in its default mode;
-//! - [`squad`]: exact match and F1, as the official SQuAD v1.1 script.
+//! - [`squad`]: exact match and F1, as the official SQuAD v1.1 script;
+//! - [`outcomes`]: what became of every example, for the error of a difference between models.
 //!
 //! Equality is tested on predictions with errors of every kind: `reference/metrics/make_goldens.py`.
 
 pub mod classification;
 pub mod entities;
+pub mod outcomes;
 pub mod squad;
 
 use serde::{Deserialize, Serialize};

@@ -36,17 +36,22 @@ pub fn score<'a>(examples: &[QaExample], prediction: impl Fn(&str) -> Option<&'a
             unanswered += 1;
             continue;
         };
-        let answer = normalize(answer);
-        let golds = example.answers.iter().map(|gold| normalize(&gold.text));
-        let mut best: (bool, f64) = (false, 0.0);
-        for gold in golds {
-            best = (best.0 || answer == gold, best.1.max(token_f1(&answer, &gold)));
-        }
+        let best = best_of(example, answer);
         exact += usize::from(best.0);
         overlap += best.1;
     }
     let percent = |sum: f64| if examples.is_empty() { 0.0 } else { 100.0 * sum / examples.len() as f64 };
     SquadReport { exact_match: percent(exact as f64), f1: percent(overlap), questions: examples.len(), unanswered }
+}
+
+/// Whether an answer is one of the question's, and its largest overlap with one.
+pub fn best_of(example: &QaExample, answer: &str) -> (bool, f64) {
+    let answer = normalize(answer);
+    let mut best: (bool, f64) = (false, 0.0);
+    for gold in example.answers.iter().map(|gold| normalize(&gold.text)) {
+        best = (best.0 || answer == gold, best.1.max(token_f1(&answer, &gold)));
+    }
+    best
 }
 
 /// Whether two answers are the same after normalization.

@@ -16,7 +16,9 @@ mod study;
 mod weight_error;
 
 pub use render::{Rendered, render};
-pub use result::{Bits, Compression, Drops, Epoch, Metrics, PaperMib, RowResult, RowSettings, Sizes, Source, Training};
+pub use result::{
+    Bits, Compression, Drops, Epoch, Metrics, PaperMib, RowOutcomes, RowResult, RowSettings, Sizes, Source, Training,
+};
 pub use rows::{Ranges, Row, Selection, Table, Treatment};
 pub use run::Ran;
 pub use study::{Experiment, Sensitivity, State, Study, usual_high};

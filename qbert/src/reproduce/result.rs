@@ -8,6 +8,7 @@ use std::path::Path;
 
 use qbert_quant::{Embedding, Matrix, ModelShape, Plan};
 use qbert_tasks::Task;
+use qbert_tasks::metrics::outcomes::Outcomes;
 use qbert_train::evaluate::{Details, Evaluation};
 use qbert_train::qat::student::QatSettings;
 use qbert_train::trainer::Settings;
@@ -260,6 +261,29 @@ pub struct RowResult {
     pub drop: Drops,
     /// Sizes.
     pub sizes: Sizes,
+    /// What became of each dev example; results of an earlier version have none.
+    #[serde(default, skip_serializing_if = "RowOutcomes::is_empty")]
+    pub outcomes: RowOutcomes,
+}
+
+/// What became of each dev example.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RowOutcomes {
+    /// With the model as it came in; in the baseline's file only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_precision: Option<Outcomes>,
+    /// Quantized, not trained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub post_training: Option<Outcomes>,
+    /// After the last epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<Outcomes>,
+}
+
+impl RowOutcomes {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Of what a result is made.
@@ -278,8 +302,14 @@ pub(super) struct Parts {
 impl From<Parts> for RowResult {
     fn from(parts: Parts) -> Self {
         let Parts { id, command, settings, sensitivity, training, full_precision, evaluations, sizes } = parts;
-        let Measured { metric, examples, counted, metrics: full } = full_precision;
+        let Measured { metric, examples, counted, metrics: full, outcomes } = full_precision;
         let post_training = evaluations.get(&0).map(|measured| measured.metrics.clone());
+        let after_training = evaluations.last_key_value().filter(|(epoch, _)| **epoch > 0);
+        let outcomes = RowOutcomes {
+            full_precision: outcomes,
+            post_training: evaluations.get(&0).and_then(|measured| measured.outcomes.clone()),
+            last: after_training.and_then(|(_, measured)| measured.outcomes.clone()),
+        };
         let trained = evaluations.into_iter().filter(|(epoch, _)| *epoch > 0);
         let epochs: Vec<Epoch> = trained.map(|(epoch, own)| Epoch { epoch, metrics: own.metrics }).collect();
         let value = |epoch: &Epoch| epoch.metrics.get(&metric).copied().unwrap_or(0.0);
@@ -314,6 +344,7 @@ impl From<Parts> for RowResult {
             last,
             drop,
             sizes,
+            outcomes,
         }
     }
 }
@@ -335,10 +366,10 @@ impl RowResult {
         write_json(path, self)
     }
 
-    /// The full-precision model's figures, as they were measured.
+    /// The full-precision model's figures, as they were measured; its outcomes stay in its own file.
     pub(super) fn measured_full(&self) -> Measured {
         let Self { metric, examples, counted, full_precision, .. } = self.clone();
-        Measured { metric, examples, counted, metrics: full_precision }
+        Measured { metric, examples, counted, metrics: full_precision, outcomes: None }
     }
 }
 
@@ -380,11 +411,13 @@ pub(super) struct Measured {
     pub(super) examples: usize,
     pub(super) counted: usize,
     pub(super) metrics: Metrics,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) outcomes: Option<Outcomes>,
 }
 
 impl From<&Evaluation> for Measured {
     fn from(evaluation: &Evaluation) -> Self {
-        let Evaluation { metric, value, examples, details } = evaluation;
+        let Evaluation { metric, value, examples, details, outcomes } = evaluation;
         let mut metrics = Metrics::from([((*metric).to_owned(), *value)]);
         let mut counted = *examples;
         match details {
@@ -394,6 +427,7 @@ impl From<&Evaluation> for Measured {
                 metrics.insert("em".to_owned(), report.exact_match);
             }
         }
-        Self { metric: (*metric).to_owned(), examples: *examples, counted, metrics }
+        let outcomes = Some(outcomes.clone());
+        Self { metric: (*metric).to_owned(), examples: *examples, counted, metrics, outcomes }
     }
 }

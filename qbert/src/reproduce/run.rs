@@ -49,14 +49,22 @@ impl Study {
         if let Some(done) = self.done(&row)? {
             return Ok(Ran::Before(done));
         }
-        let directory = self.directory();
-        std::fs::create_dir_all(&directory).map_err(io(&directory, "create the directory"))?;
-        let job = self.job(&row, &directory);
+        let scratch = self.scratch(&row);
+        let lock = lock_file(&scratch)?;
+        // Every row needs it, so other processes wait rather than measure it, too.
+        lock.lock().map_err(io(&scratch, "lock a file in"))?;
+        if let Some(done) = self.done(&row)? {
+            remove(&scratch)?;
+            return Ok(Ran::Before(done));
+        }
+        let job = self.job(&row, &scratch);
         let evaluation = full_precision(&job, self.experiment.max_dev, compute, progress)?;
         let full: Method = "full".parse()?;
         let plan = full.plan(self.layers, &[], RangeMethod::MinMax)?;
         let packing = Packing::by_plan(&self.experiment.model, plan, None, compute)?;
-        self.finish(&row, Measured::from(&evaluation), BTreeMap::new(), None, &packing).map(Ran::Now)
+        let result = self.finish(&row, Measured::from(&evaluation), BTreeMap::new(), None, &packing)?;
+        remove(&scratch)?;
+        Ok(Ran::Now(result))
     }
 
     /// Makes a row, judged against the baseline; `watch` sees every step.
@@ -68,14 +76,13 @@ impl Study {
             return Ok(Ran::Before(done));
         }
         let scratch = self.scratch(row);
-        std::fs::create_dir_all(&scratch).map_err(io(&scratch, "create the directory"))?;
-        let lock = File::create(scratch.join(LOCK)).map_err(io(&scratch, "create a file in"))?;
+        let lock = lock_file(&scratch)?;
         if lock.try_lock().is_err() {
             return Ok(Ran::Elsewhere);
         }
         // Another process may have been done just before the lock was free.
         if let Some(done) = self.done(row)? {
-            std::fs::remove_dir_all(&scratch).map_err(io(&scratch, "remove"))?;
+            remove(&scratch)?;
             return Ok(Ran::Before(done));
         }
         self.begin(row, &scratch)?;
@@ -88,7 +95,7 @@ impl Study {
             let kept = self.directory().join(row.id());
             std::fs::rename(&scratch, &kept).map_err(io(&kept, "move a directory to"))?;
         } else {
-            std::fs::remove_dir_all(&scratch).map_err(io(&scratch, "remove"))?;
+            remove(&scratch)?;
         }
         Ok(Ran::Now(result))
     }
@@ -183,6 +190,20 @@ fn made_differently(path: &Path, difference: &str) -> Error {
     let message = format!("{}: the row was made with other settings: {difference}", path.display());
     let hint = "give the same settings or another --out, or have such rows made again with --redo";
     Error::new(ErrorKind::BadInput, message, hint.to_owned())
+}
+
+/// The file in a scratch directory that the process which makes the row locks; both are made if they are not there.
+fn lock_file(scratch: &Path) -> Result<File> {
+    std::fs::create_dir_all(scratch).map_err(io(scratch, "create the directory"))?;
+    File::create(scratch.join(LOCK)).map_err(io(scratch, "create a file in"))
+}
+
+/// Removes a scratch directory, unless another process was faster.
+fn remove(scratch: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(scratch) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(scratch, "remove")(error)),
+        _ => Ok(()),
+    }
 }
 
 /// Empties a scratch directory, but for the lock.

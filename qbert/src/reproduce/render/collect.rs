@@ -1,9 +1,11 @@
 //! Results of rows, read back and put together by task, method and variant.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use qbert_tasks::Task;
+use qbert_tasks::metrics::outcomes::{Outcomes, squared_error};
 use qbert_train::sensitivity::Sensitivity;
 
 use crate::reproduce::result::{RowResult, io};
@@ -86,6 +88,8 @@ pub(super) struct Sample {
     runs: Vec<BTreeMap<String, f64>>,
     /// What the metric is a share of.
     counted: usize,
+    /// How much each example moves the deciding metric, the mean over the runs; `None` where a run did not keep it.
+    influences: Option<Vec<f64>>,
     /// Which of the task's budgets the runs had, each once; none without training.
     pub(super) budgets: Vec<usize>,
 }
@@ -112,13 +116,58 @@ impl Sample {
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         (values.len() > 1).then(|| (squares / (values.len() - 1) as f64).sqrt())
     }
+}
 
-    /// The squared standard error of the mean: that of a share of so many examples, which all runs were judged by, and
-    /// that of the mean of the runs.
-    pub(super) fn squared_error(&self, metric: &str) -> Option<f64> {
-        let between = self.deviation(metric).map_or(0.0, |deviation| deviation.powi(2) / self.runs.len() as f64);
-        Some(binomial(self.mean(metric)?, self.counted) + between)
+/// The standard error of a sum of figures.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct StandardError {
+    pub(super) value: f64,
+    /// Whether it is that of the sum on the same examples, rather than one from the figures' own errors.
+    pub(super) paired: bool,
+}
+
+impl StandardError {
+    /// That of a sum of samples' means, each with its sign: by chance of the examples, which all runs were judged by,
+    /// and by chance of the seeds.
+    pub(super) fn of(metric: &str, terms: &[(f64, Sample)]) -> Option<Self> {
+        let (mut shares, mut seeds) = (0.0, 0.0);
+        for (_, sample) in terms {
+            shares += binomial(sample.mean(metric)?, sample.counted);
+            seeds += sample.deviation(metric).map_or(0.0, |deviation| deviation.powi(2) / sample.len() as f64);
+        }
+        let paired = paired(terms).map(|influences| squared_error(&influences));
+        Some(Self { value: (paired.unwrap_or(shares) + seeds).sqrt(), paired: paired.is_some() })
     }
+}
+
+/// How much each example moves a sum; `None` unless all samples know that of the same examples.
+fn paired(terms: &[(f64, Sample)]) -> Option<Vec<f64>> {
+    let mut sum: Option<Vec<f64>> = None;
+    for (sign, sample) in terms {
+        let own = sample.influences.as_ref()?;
+        let sum = sum.get_or_insert_with(|| vec![0.0; own.len()]);
+        if sum.len() != own.len() {
+            return None;
+        }
+        sum.iter_mut().zip(own).for_each(|(sum, own)| *sum += sign * own);
+    }
+    sum
+}
+
+impl fmt::Display for StandardError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "± {:.2}{}", self.value, if self.paired { "" } else { "*" })
+    }
+}
+
+/// The mean of the runs' influences.
+fn influences<'a>(runs: impl Iterator<Item = Option<&'a Outcomes>>) -> Option<Vec<f64>> {
+    let runs = runs.map(|run| Some(run?.influences())).collect::<Option<Vec<Vec<f64>>>>()?;
+    let length = runs.first()?.len();
+    if runs.iter().any(|run| run.len() != length) {
+        return None;
+    }
+    Some((0..length).map(|place| runs.iter().map(|run| run[place]).sum::<f64>() / runs.len() as f64).collect())
 }
 
 /// The squared standard error of a share in percent.
@@ -202,21 +251,34 @@ impl Collected {
         self.any().full_precision.get(metric).copied().unwrap_or(f64::NAN)
     }
 
+    /// The full-precision model, as a run to set others beside.
+    pub(super) fn full_sample(&self) -> Sample {
+        let outcomes = self.rows.iter().find_map(|row| row.outcomes.full_precision.as_ref());
+        let runs = vec![self.any().full_precision.clone()];
+        let influences = influences(std::iter::once(outcomes));
+        Sample { runs, counted: self.any().counted, influences, budgets: Vec::new() }
+    }
+
     /// The runs of a method, by its name in files.
     pub(super) fn sample(&self, name: &str, variant: Variant) -> Option<Sample> {
         let rows: Vec<&RowResult> =
             self.rows.iter().filter(|row| name_of(row) == name && variant.includes(row)).collect();
         let counted = self.any().counted;
         if !variant.trained {
-            let metrics = rows.iter().find_map(|row| row.post_training.clone())?;
-            return Some(Sample { runs: vec![metrics], counted, budgets: Vec::new() });
+            // All say the same; one that kept what became of each example says more.
+            let judged = || rows.iter().filter(|row| row.post_training.is_some());
+            let row = judged().find(|row| row.outcomes.post_training.is_some()).or(judged().next())?;
+            let influences = influences(std::iter::once(row.outcomes.post_training.as_ref()));
+            return Some(Sample { runs: vec![row.post_training.clone()?], counted, influences, budgets: Vec::new() });
         }
         let runs: Vec<_> = rows.iter().filter_map(|row| Some(row.last.as_ref()?.metrics.clone())).collect();
         let place = |row: &&RowResult| self.budgets.iter().position(|text| Some(text) == budget(row).as_ref());
         let mut budgets: Vec<usize> = rows.iter().filter_map(place).collect();
         budgets.sort_unstable();
         budgets.dedup();
-        (!runs.is_empty()).then_some(Sample { runs, counted, budgets })
+        let trained = rows.iter().filter(|row| row.last.is_some());
+        let influences = influences(trained.map(|row| row.outcomes.last.as_ref()));
+        (!runs.is_empty()).then_some(Sample { runs, counted, influences, budgets })
     }
 
     /// Whether any row was run in a variant.

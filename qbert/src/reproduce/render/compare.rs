@@ -1,15 +1,15 @@
 //! What the paper says, held against what was measured: differences with their standard errors and a word for each.
 //!
-//! A difference is known up to the standard error of both figures: that of a share of the dev set's examples (of its
-//! entities for NER; for the F1 of answers this is an upper bound), and, where there are several seeds, that of their
-//! mean. Both models see the same examples, so the true error is rather smaller. Two standard errors decide.
+//! A difference has a standard error: by chance of the dev set's examples, and, where there are several seeds, of these.
+//! Both models see the same examples, and it is the differences on each that count; where a run did not keep them, both
+//! figures' own errors are taken, which is too much. Two standard errors decide.
 
 use std::fmt;
 
 use qbert_tasks::Task;
 use qbert_train::qat::method::Method;
 
-use super::collect::{Collected, Variant};
+use super::collect::{Collected, Sample, StandardError, Variant};
 use crate::Result;
 use crate::reproduce::paper::Printed;
 use crate::reproduce::rows::method_name;
@@ -122,7 +122,7 @@ pub(super) enum Difference {
         /// In points.
         value: f64,
         /// Its standard error.
-        error: f64,
+        error: StandardError,
         /// Runs of each figure, the least of them.
         runs: usize,
     },
@@ -167,8 +167,8 @@ impl Difference {
     pub(super) fn verdict(self) -> Option<Verdict> {
         let Self::Known { value, error, .. } = self else { return None };
         Some(match value {
-            value if value >= ERRORS * error && value > 0.0 => Verdict::Holds,
-            value if value <= -ERRORS * error && value < 0.0 => Verdict::DoesNotHold,
+            value if value >= ERRORS * error.value && value > 0.0 => Verdict::Holds,
+            value if value <= -ERRORS * error.value && value < 0.0 => Verdict::DoesNotHold,
             _ => Verdict::WithinNoise,
         })
     }
@@ -186,7 +186,7 @@ impl fmt::Display for Difference {
             Self::Budgets => formatter.write_str("budgets differ"),
             Self::Lost => formatter.write_str("nothing learned"),
             Self::Known { value, error, runs } => {
-                write!(formatter, "{value:+.2} ± {error:.2}")?;
+                write!(formatter, "{value:+.2} {error}")?;
                 if *runs > 1 { write!(formatter, " (n={runs})") } else { Ok(()) }
             }
         }
@@ -196,26 +196,26 @@ impl fmt::Display for Difference {
 /// The sum of figures, each of a method (by its name in files) in a variant.
 pub(super) fn difference(collected: &Collected, terms: &[(f64, String, Variant)]) -> Difference {
     let metric = collected.metric();
-    let (mut sum, mut squares, mut runs) = (0.0, 0.0, usize::MAX);
+    let (mut sum, mut runs) = (0.0, usize::MAX);
+    let mut samples: Vec<(f64, Sample)> = Vec::new();
     let mut budgets: Option<Vec<usize>> = None;
     let mut lost = true;
     for (sign, name, variant) in terms {
         let Some(sample) = collected.sample(name, *variant) else { return Difference::NotRun };
-        let (Some(mean), Some(error)) = (sample.mean(metric), sample.squared_error(metric)) else {
-            return Difference::NotRun;
-        };
+        let Some(mean) = sample.mean(metric) else { return Difference::NotRun };
         if *budgets.get_or_insert_with(|| sample.budgets.clone()) != sample.budgets {
             return Difference::Budgets;
         }
         lost &= collected.full(metric) - mean >= LOST;
         sum += sign * mean;
-        squares += error;
         runs = runs.min(sample.len());
+        samples.push((*sign, sample));
     }
     if lost {
         return Difference::Lost;
     }
-    Difference::Known { value: sum, error: squares.sqrt(), runs }
+    let error = StandardError::of(metric, &samples);
+    error.map_or(Difference::NotRun, |error| Difference::Known { value: sum, error, runs })
 }
 
 #[cfg(test)]
@@ -234,13 +234,18 @@ mod tests {
 
     #[test]
     fn two_standard_errors_decide() {
-        let verdict = |value, error| Difference::Known { value, error, runs: 1 }.verdict();
+        let known = |value, error, runs| {
+            let error = StandardError { value: error, paired: runs == 1 };
+            Difference::Known { value, error, runs }
+        };
+        let verdict = |value, error| known(value, error, 1).verdict();
         assert_eq!(verdict(2.0, 1.0), Some(Verdict::Holds));
         assert_eq!(verdict(1.9, 1.0), Some(Verdict::WithinNoise));
         assert_eq!(verdict(-2.0, 1.0), Some(Verdict::DoesNotHold));
         assert_eq!(verdict(0.0, 0.0), Some(Verdict::WithinNoise));
         assert_eq!(Difference::Budgets.verdict(), None);
         assert_eq!(Difference::Lost.verdict(), None);
-        assert_eq!(Difference::Known { value: -0.5, error: 1.25, runs: 3 }.to_string(), "-0.50 ± 1.25 (n=3)");
+        assert_eq!(known(-0.5, 1.25, 3).to_string(), "-0.50 ± 1.25* (n=3)");
+        assert_eq!(known(0.5, 1.25, 1).to_string(), "+0.50 ± 1.25");
     }
 }

@@ -18,8 +18,8 @@ use std::path::Path;
 use qbert_tasks::Task;
 use qbert_train::qat::method::Method;
 
-use self::collect::{Collected, Variant, binomial, name_of};
-use self::compare::{CLAIMS, Difference, ERRORS, LOST, Verdict, difference};
+use self::collect::{Collected, StandardError, Variant, binomial, name_of};
+use self::compare::{CLAIMS, Claim, Difference, ERRORS, LOST, Verdict, difference};
 use self::markdown::Table;
 use super::paper::Printed;
 use super::result::{RowResult, io};
@@ -39,8 +39,9 @@ and never edited by hand; [reproduce.md](reproduce.md) says how the rows are mad
 BERT-base, ours those of a smaller model with a smaller budget, so what is comparable is the *drop* below each one's own
 full precision. \"min/max\" takes the smallest and largest weight of a group as its range, which is how the paper is read;
 \"optimal\" takes the range with the least squared error; \"compensated\" rounds weights so that they make up for each other's
-errors, and \"distilled\" learns from the full-precision model, too; the paper does neither. \"Not trained\" is quantized and calibrated only. Figures after training are those of the last
-epoch. \"Not run\" says that there is no result. ± in tables of figures is the standard deviation between n seeds.
+errors, and \"distilled\" learns from the full-precision model, too; the paper does neither. \"Not trained\" is quantized and
+calibrated only. Figures after training are those of the last epoch. \"Not run\" says that there is no result. ± in tables of
+figures is the standard deviation between n seeds.
 ";
 
 /// Everything that is made of a directory of results.
@@ -167,7 +168,7 @@ fn headline(all: &[Collected]) -> Result<String> {
         let good: Vec<String> = good.map(|(variant, _)| variant.text()).collect();
         let times = format!("{:.1}", row.sizes.compression.encoder);
         let mut cells = vec![title.to_owned(), format!("`{}`", name_of(row)), times];
-        let number = |(lost, error): (f64, f64)| format!("{lost:.2} ± {error:.2}");
+        let number = |(lost, error): (f64, StandardError)| format!("{lost:.2} {error}");
         cells.extend(lost.into_iter().map(|lost| lost.map_or("not run".to_owned(), number)));
         if good.is_empty() {
             cells.push("does not hold".to_owned());
@@ -181,7 +182,8 @@ fn headline(all: &[Collected]) -> Result<String> {
     Ok(format!(
         "Encoder weights at least {HEADLINE_COMPRESSION} times smaller than f32 at 2/3 bits with at most {HEADLINE_DROP} \
          points lost: holds on {} of {known} tasks that were run{which}.\n\n{table}\n\
-         A variant holds where its mean drop is at most {HEADLINE_DROP}; ± is the standard error of the drop.\n",
+         A variant holds where its mean drop is at most {HEADLINE_DROP}; ± is the standard error of the drop, \
+         with * a rather too large one, as explained below.\n",
         holds.len()
     ))
 }
@@ -195,44 +197,63 @@ fn headline_row<'a>(collected: &'a Collected, plain: &str) -> Option<&'a RowResu
 }
 
 /// Points lost against full precision, and their standard error.
-fn loss(collected: &Collected, name: &str, variant: Variant) -> Option<(f64, f64)> {
+fn loss(collected: &Collected, name: &str, variant: Variant) -> Option<(f64, StandardError)> {
     let (metric, sample) = (collected.metric(), collected.sample(name, variant)?);
-    let full = collected.full(metric);
-    let squares = sample.squared_error(metric)? + binomial(full, collected.any().counted);
-    Some((full - sample.mean(metric)?, squares.sqrt()))
+    let lost = collected.full(metric) - sample.mean(metric)?;
+    Some((lost, StandardError::of(metric, &[(1.0, collected.full_sample()), (-1.0, sample)])?))
 }
 
 /// The paper's statements, in its own setting and in the others.
 fn agreement(all: &[Collected]) -> Result<String> {
     let mut text = format!(
         "Each line is a statement of the paper about a difference of figures, in points of the task's metric. Beside the \
-         paper's difference stands ours with its standard error: that of a share of the dev set's examples (of entities for \
-         NER; an upper bound for the F1 of answers) and, where there are several seeds (n), that of their mean. Both models \
-         see the same examples, so the true error is rather smaller. A difference of {ERRORS} standard errors counts: then \
+         paper's difference stands ours with its standard error: by chance of the dev set's examples, which both models \
+         were judged by, and, where there are several seeds (n), of these. With * a row's file does not say what became of \
+         each example, and the error is that of figures on different examples (of entities for NER), which is too large as a rule. A difference of {ERRORS} standard errors counts: then \
          the statement *holds*, or *does not hold*; below it is *within noise*. Where all rows of a statement are {LOST} points \
          or more below full precision *nothing* was *learned*, and their difference says nothing.\n\n"
     );
     for variant in shown(all) {
-        let measured = |collected| CLAIMS.iter().map(move |claim| claim.measured(collected, variant));
-        let known = all.iter().flat_map(measured).collect::<Result<Vec<Difference>>>()?;
-        if known.iter().all(|difference| *difference == Difference::NotRun) {
-            let _ = write!(text, "### With {}\n\nNot run.\n\n", variant.text());
-            continue;
+        let (run, rest) = split(all, variant)?;
+        let _ = write!(text, "### With {}\n\n", variant.text());
+        if !run.is_empty() {
+            let _ = write!(text, "{}\n{}", claims(all, variant, &run)?, lists(all, variant, &run)?);
         }
-        let _ = write!(text, "### With {}\n\n{}\n", variant.text(), claims(all, variant)?);
-        text += &lists(all, variant)?;
+        text += &missing(&run, &rest);
     }
     Ok(text)
 }
 
-fn claims(all: &[Collected], variant: Variant) -> Result<Table> {
+/// The statements that some task has the runs for, and the others.
+fn split(all: &[Collected], variant: Variant) -> Result<(Vec<Claim>, Vec<Claim>)> {
+    let (mut run, mut rest) = (Vec::new(), Vec::new());
+    for claim in CLAIMS {
+        let found = all.iter().map(|collected| claim.measured(collected, variant)).collect::<Result<Vec<_>>>()?;
+        let is_run = found.iter().any(|difference| *difference != Difference::NotRun);
+        if is_run { run.push(claim) } else { rest.push(claim) }
+    }
+    Ok((run, rest))
+}
+
+fn missing(run: &[Claim], rest: &[Claim]) -> String {
+    match (run, rest) {
+        (_, []) => String::new(),
+        ([], _) => "No two rows that a statement is about were run.\n\n".to_owned(),
+        (_, rest) => {
+            let texts: Vec<&str> = rest.iter().map(|claim| claim.text).collect();
+            format!("Not run on any task: {}.\n\n", texts.join("; "))
+        }
+    }
+}
+
+fn claims(all: &[Collected], variant: Variant, run: &[Claim]) -> Result<Table> {
     let mut header = ["statement", "table"].map(str::to_owned).to_vec();
     for collected in all {
         let title = task_title(collected.task);
         header.extend([format!("{title}: paper"), format!("{title}: here")]);
     }
     let mut table = Table::new(header);
-    for claim in CLAIMS {
+    for claim in run {
         let mut cells = vec![claim.text.to_owned(), claim.table.number().to_owned()];
         for collected in all {
             let printed = claim.printed(collected.task, collected.metric())?;
@@ -244,25 +265,24 @@ fn claims(all: &[Collected], variant: Variant) -> Result<Table> {
     Ok(table)
 }
 
-/// The statements by what became of them.
-fn lists(all: &[Collected], variant: Variant) -> Result<String> {
+/// The statements by what became of them, each with its tasks.
+fn lists(all: &[Collected], variant: Variant, run: &[Claim]) -> Result<String> {
     let mut text = String::new();
     for verdict in [Verdict::Holds, Verdict::WithinNoise, Verdict::DoesNotHold] {
-        let mut lines = Vec::new();
-        for claim in CLAIMS {
+        let mut found = Vec::new();
+        for claim in run {
             let mut tasks = Vec::new();
             for collected in all {
-                let found = claim.measured(collected, variant)?;
-                if found.verdict() == Some(verdict) {
-                    tasks.push(format!("{} {found}", task_title(collected.task)));
+                if claim.measured(collected, variant)?.verdict() == Some(verdict) {
+                    tasks.push(task_title(collected.task));
                 }
             }
             if !tasks.is_empty() {
-                lines.push(format!("  - {}: {}\n", claim.text, tasks.join(", ")));
+                found.push(format!("{} ({})", claim.text, tasks.join(", ")));
             }
         }
-        let none = if lines.is_empty() { " nothing" } else { "" };
-        let _ = write!(text, "- **{}:**{none}\n{}", capital(verdict.word()), lines.concat());
+        let found = if found.is_empty() { "nothing".to_owned() } else { found.join("; ") };
+        let _ = writeln!(text, "- **{}:** {found}.", capital(verdict.word()));
     }
     Ok(text + "\n")
 }

@@ -17,13 +17,17 @@ pub(super) fn section(collected: &Collected, figure: Option<&Named>) -> Result<S
     if let Some(figure) = figure {
         let _ = write!(text, "{}\n\n{}\n\n", figure.image(figures::DIRECTORY), figure.drawing.caption);
     }
+    let mut rest = Vec::new();
     for printed in Printed::ALL {
-        let _ = write!(text, "### Table {}: {}\n\n", printed.number(), printed.subject());
         if is_run(collected, printed)? {
+            let _ = write!(text, "### Table {}: {}\n\n", printed.number(), printed.subject());
             let _ = writeln!(text, "{}", table(collected, printed)?);
         } else {
-            text += "Not run on this task.\n\n";
+            rest.push(printed.number());
         }
+    }
+    if !rest.is_empty() {
+        let _ = write!(text, "Of the paper's tables not run on this task: {}.\n\n", rest.join(", "));
     }
     let _ = write!(text, "### Sizes\n\n{}\n", sizes(collected)?);
     Ok(text)
