@@ -41,6 +41,7 @@ pub use data::{
     Sensitivity, SiteBits, Speed, Summary, TrainingRun,
 };
 pub use error::{Error, Result};
+pub use text::significant;
 
 /// A report as texts, and the figures that the Markdown shows.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 pub(crate) const LONGEST: usize = 400;
 
 /// A number with this many significant digits, a real minus sign and no needless zeros beyond them.
-pub(crate) fn significant(value: f64, digits: usize) -> String {
+pub fn significant(value: f64, digits: usize) -> String {
     if !value.is_finite() {
         return "–".to_owned();
     }

@@ -1,6 +1,6 @@
 //! Results of rows, read back and put together by task, method and variant.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -90,6 +90,8 @@ pub(super) struct Sample {
     counted: usize,
     /// How much each example moves the deciding metric, the mean over the runs; `None` where a run did not keep it.
     influences: Option<Vec<f64>>,
+    /// The deviation between seeds of other methods in the variant, for a single run.
+    usual_deviation: Option<f64>,
     /// Which of the task's budgets the runs had, each once; none without training.
     pub(super) budgets: Vec<usize>,
 }
@@ -127,13 +129,14 @@ pub(super) struct StandardError {
 }
 
 impl StandardError {
-    /// That of a sum of samples' means, each with its sign: by chance of the examples, which all runs were judged by,
-    /// and by chance of the seeds.
+    /// That of a sum of samples' means of the deciding metric, each with its sign: by chance of the examples, which all
+    /// runs were judged by, and by chance of the seeds.
     pub(super) fn of(metric: &str, terms: &[(f64, Sample)]) -> Option<Self> {
         let (mut shares, mut seeds) = (0.0, 0.0);
         for (_, sample) in terms {
             shares += binomial(sample.mean(metric)?, sample.counted);
-            seeds += sample.deviation(metric).map_or(0.0, |deviation| deviation.powi(2) / sample.len() as f64);
+            let deviation = sample.deviation(metric).or(sample.usual_deviation).unwrap_or(0.0);
+            seeds += deviation.powi(2) / sample.len() as f64;
         }
         let paired = paired(terms).map(|influences| squared_error(&influences));
         Some(Self { value: (paired.unwrap_or(shares) + seeds).sqrt(), paired: paired.is_some() })
@@ -184,6 +187,8 @@ pub(super) struct Collected {
     pub(super) rows: Vec<RowResult>,
     /// How much was trained, the most frequent first.
     pub(super) budgets: Vec<String>,
+    /// Between seeds, in the variants that have methods with several.
+    deviations: Vec<(Variant, f64)>,
     pub(super) sensitivity: Option<Sensitivity>,
 }
 
@@ -228,7 +233,9 @@ impl Collected {
         }
         let budgets = budgets(&rows);
         let sensitivity = sensitivity.map(|path| Sensitivity::read(&path)).transpose()?;
-        Ok(Some(Self { task, rows, budgets, sensitivity }))
+        let mut collected = Self { task, rows, budgets, deviations: Vec::new(), sensitivity };
+        collected.deviations = collected.usual_deviations();
+        Ok(Some(collected))
     }
 
     /// The first of the results, for what all have in common.
@@ -256,7 +263,7 @@ impl Collected {
         let outcomes = self.rows.iter().find_map(|row| row.outcomes.full_precision.as_ref());
         let runs = vec![self.any().full_precision.clone()];
         let influences = influences(std::iter::once(outcomes));
-        Sample { runs, counted: self.any().counted, influences, budgets: Vec::new() }
+        Sample { runs, counted: self.any().counted, influences, usual_deviation: None, budgets: Vec::new() }
     }
 
     /// The runs of a method, by its name in files.
@@ -269,7 +276,8 @@ impl Collected {
             let judged = || rows.iter().filter(|row| row.post_training.is_some());
             let row = judged().find(|row| row.outcomes.post_training.is_some()).or(judged().next())?;
             let influences = influences(std::iter::once(row.outcomes.post_training.as_ref()));
-            return Some(Sample { runs: vec![row.post_training.clone()?], counted, influences, budgets: Vec::new() });
+            let (runs, budgets) = (vec![row.post_training.clone()?], Vec::new());
+            return Some(Sample { runs, counted, influences, usual_deviation: None, budgets });
         }
         let runs: Vec<_> = rows.iter().filter_map(|row| Some(row.last.as_ref()?.metrics.clone())).collect();
         let place = |row: &&RowResult| self.budgets.iter().position(|text| Some(text) == budget(row).as_ref());
@@ -278,7 +286,21 @@ impl Collected {
         budgets.dedup();
         let trained = rows.iter().filter(|row| row.last.is_some());
         let influences = influences(trained.map(|row| row.outcomes.last.as_ref()));
-        (!runs.is_empty()).then_some(Sample { runs, counted, influences, budgets })
+        let usual_deviation = self.deviations.iter().find(|(own, _)| *own == variant).map(|(_, deviation)| *deviation);
+        (!runs.is_empty()).then_some(Sample { runs, counted, influences, usual_deviation, budgets })
+    }
+
+    /// The deviation between seeds in each variant, over all methods that were run with several: the root of the mean
+    /// square.
+    fn usual_deviations(&self) -> Vec<(Variant, f64)> {
+        let names: BTreeSet<&str> = self.rows.iter().map(name_of).collect();
+        let of = |variant: Variant| {
+            let samples = names.iter().filter_map(|name| self.sample(name, variant));
+            let squares: Vec<f64> = samples.filter_map(|own| Some(own.deviation(self.metric())?.powi(2))).collect();
+            let mean = squares.iter().sum::<f64>() / squares.len().max(1) as f64;
+            (!squares.is_empty()).then_some((variant, mean.sqrt()))
+        };
+        Variant::all().into_iter().filter_map(of).collect()
     }
 
     /// Whether any row was run in a variant.

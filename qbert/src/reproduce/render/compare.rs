@@ -1,6 +1,6 @@
 //! What the paper says, held against what was measured: differences with their standard errors and a word for each.
 //!
-//! A difference has a standard error: by chance of the dev set's examples, and, where there are several seeds, of these.
+//! A difference has a standard error: by chance of the dev set's examples, and of the seeds where some row has several.
 //! Both models see the same examples, and it is the differences on each that count; where a run did not keep them, both
 //! figures' own errors are taken, which is too much. Two standard errors decide.
 

@@ -208,11 +208,13 @@ fn agreement(all: &[Collected]) -> Result<String> {
     let mut text = format!(
         "Each line is a statement of the paper about a difference of figures, in points of the task's metric. Beside the \
          paper's difference stands ours with its standard error: by chance of the dev set's examples, which both models \
-         were judged by, and, where there are several seeds (n), of these. With * a row's file does not say what became of \
+         were judged by, and of the seeds (n); a row with one seed takes the usual deviation of the task's rows with \
+         several, if it has any. With * a row's file does not say what became of \
          each example, and the error is that of figures on different examples (of entities for NER), which is too large as a rule. A difference of {ERRORS} standard errors counts: then \
          the statement *holds*, or *does not hold*; below it is *within noise*. Where all rows of a statement are {LOST} points \
          or more below full precision *nothing* was *learned*, and their difference says nothing.\n\n"
     );
+    let _ = write!(text, "Statements, each counted on every task that it was run on:\n\n{}\n", counts(all)?);
     for variant in shown(all) {
         let (run, rest) = split(all, variant)?;
         let _ = write!(text, "### With {}\n\n", variant.text());
@@ -222,6 +224,25 @@ fn agreement(all: &[Collected]) -> Result<String> {
         text += &missing(&run, &rest);
     }
     Ok(text)
+}
+
+/// How many statements hold and do not, in every setting.
+fn counts(all: &[Collected]) -> Result<Table> {
+    let verdicts = [Verdict::Holds, Verdict::WithinNoise, Verdict::DoesNotHold];
+    let words = verdicts.iter().map(|verdict| verdict.word()).chain(["nothing learned"]);
+    let mut table = Table::new(std::iter::once("with").chain(words));
+    for variant in shown(all) {
+        let measured = |collected| CLAIMS.iter().map(move |claim| claim.measured(collected, variant));
+        let found = all.iter().flat_map(measured).collect::<Result<Vec<Difference>>>()?;
+        let count = |is: &dyn Fn(&&Difference) -> bool| found.iter().filter(is).count().to_string();
+        let mut cells = vec![variant.text()];
+        cells.extend(verdicts.map(|verdict| count(&|difference| difference.verdict() == Some(verdict))));
+        cells.push(count(&|difference| **difference == Difference::Lost));
+        if found.iter().any(|difference| *difference != Difference::NotRun) {
+            table.row(cells);
+        }
+    }
+    Ok(table)
 }
 
 /// The statements that some task has the runs for, and the others.

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use qbert_report::significant;
 use qbert_train::sensitivity::rank_correlation;
 use serde_json::Value;
 
@@ -201,14 +202,7 @@ fn by_matrix(beside: &Path) -> Result<String> {
 
 /// Three digits that matter.
 fn number(value: f64) -> String {
-    match value {
-        value if value >= 100.0 => format!("{value:.0}"),
-        value if value >= 10.0 => format!("{value:.1}"),
-        value if value >= 1.0 => format!("{value:.2}"),
-        value if value >= 0.1 => format!("{value:.3}"),
-        value if value >= 0.01 => format!("{value:.4}"),
-        value => format!("{value:.5}"),
-    }
+    significant(value, 3)
 }
 
 /// Whether the drops follow the errors.
