@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 
+use qbert_report::significant;
 use qbert_tasks::Task;
 use qbert_train::qat::method::Method;
 use serde::Deserialize;
@@ -229,19 +230,13 @@ fn speeds(path: &Path) -> Result<String> {
     let mut table = Table::new(std::iter::once("milliseconds".to_owned()).chain(works.iter().map(|work| title(&work))));
     for (name, shown) in SPEEDS {
         let file = bench.file_bytes.get(name).map_or(String::new(), |&bytes| format!(", {:.1} MB", bytes as f64 / 1e6));
-        let cells = works.iter().map(|work| three_digits(work.ms[name]));
+        let cells = works.iter().map(|work| significant(work.ms[name], 3));
         table.row(std::iter::once(format!("{shown}{file}")).chain(cells));
     }
     let ratio = works.iter().map(|work| format!("**{:.2}×**", work.ms[SPEEDS[1].0] / work.ms[SPEEDS[0].0]));
     table.row(std::iter::once("faster by".to_owned()).chain(ratio));
     let plural = if threads == 1 { "thread" } else { "threads" };
     Ok(format!("{table}\n{}; {threads} {plural}, the word embedding at 4 bits.\n\n", bench.what.trim_end_matches('.')))
-}
-
-/// As many decimals as make three digits.
-fn three_digits(value: f64) -> String {
-    let whole = format!("{:.0}", value.trunc()).len();
-    format!("{value:.*}", 3usize.saturating_sub(whole))
 }
 
 #[cfg(test)]
@@ -270,10 +265,5 @@ mod tests {
         assert_eq!(link("docs/a/readme.md", "docs/results.md"), "../results.md");
         assert_eq!(link("x/README.md", "y z/page.md"), "../y%20z/page.md");
         assert_eq!(link("/one/README.md", "/one/page.md"), "page.md");
-    }
-
-    #[test]
-    fn numbers_have_three_digits() {
-        assert_eq!([1.593, 18.546, 311.21, 1234.6].map(three_digits), ["1.59", "18.5", "311", "1235"]);
     }
 }
