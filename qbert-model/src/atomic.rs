@@ -1,7 +1,8 @@
 //! Files and directories that appear whole or not at all.
 //!
 //! Everything qbert writes goes through here: content is built beside its target under a hidden temporary name,
-//! flushed to the disk, and renamed over the target. A crash, a full disk or a `kill -9` leaves what was there.
+//! flushed to the disk, and renamed over the target. A crash, a full disk or a `kill -9` leaves what was there. Links are
+//! followed, and what is no file (a pipe, `/dev/stdout`) is written into as it is: renaming would destroy it.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -15,6 +16,13 @@ const SUFFIX: &str = ".tmp";
 
 /// Writes a file through `fill`; the old content stays until the new one is complete and on the disk.
 pub fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    check_file(path)?;
+    if is_special(path) {
+        let open = File::options().write(true).open(path);
+        let mut writer = BufWriter::new(open.map_err(Error::io(path, "open"))?);
+        return fill(&mut writer).and_then(|()| writer.flush()).map_err(Error::io(path, "write"));
+    }
+    let path = &followed(path);
     let parent = parent_of(path);
     std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create the directory"))?;
     let temporary = file_builder().tempfile_in(&parent).map_err(Error::io(path, "create a file beside it"))?;
@@ -32,6 +40,12 @@ pub fn write_tensors<N: AsRef<str> + Ord + std::fmt::Display, V: safetensors::Vi
     tensors: impl IntoIterator<Item = (N, V)>,
     metadata: std::collections::HashMap<String, String>,
 ) -> Result<()> {
+    check_file(path)?;
+    if is_special(path) {
+        let problem = "this is no file, and tensors can be written into a file only".to_owned();
+        return Err(Error::Target { path: path.to_owned(), problem });
+    }
+    let path = &followed(path);
     let parent = parent_of(path);
     std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create the directory"))?;
     // safetensors makes a temporary file of its own beside its target: inside a directory of ours it is no litter.
@@ -48,6 +62,39 @@ pub fn write_tensors<N: AsRef<str> + Ord + std::fmt::Display, V: safetensors::Vi
     };
     put_in_place().map_err(Error::io(path, "put in place"))?;
     sync_directory(&parent)
+}
+
+/// Refuses a path where no file can be put; to be said before any work is done for its content.
+///
+/// # Errors
+/// [`Error::Target`] for a directory, and where the way to the file leads through a file.
+pub fn check_file(path: &Path) -> Result<()> {
+    let refused = |problem: String| Err(Error::Target { path: path.to_owned(), problem });
+    if path.is_dir() {
+        return refused("this is a directory, and a file is to be written here".to_owned());
+    }
+    let nearest = path.ancestors().skip(1).find(|way| !way.as_os_str().is_empty() && way.exists());
+    match nearest {
+        Some(way) if !way.is_dir() => refused(format!("{} is a file, not a directory", way.display())),
+        _ => Ok(()),
+    }
+}
+
+/// Whether something is there that is neither a file nor a directory.
+fn is_special(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+/// Where a chain of links ends, whether there is a file or not.
+fn followed(path: &Path) -> PathBuf {
+    /// As many as Linux follows.
+    const MOST: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MOST {
+        let Ok(next) = std::fs::read_link(&path) else { break };
+        path = parent_of(&path).join(next);
+    }
+    path
 }
 
 /// Builds a directory through `fill` and puts it in place of `target` in one step.
@@ -264,6 +311,45 @@ mod tests {
         exchange_in_two_steps(&a, &b).unwrap();
         assert_eq!(std::fs::read(a.join("f")).unwrap(), b"b");
         assert_eq!(std::fs::read(b.join("f")).unwrap(), b"a");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_and_pipes_and_devices_stay_what_they_are() {
+        let home = tempfile::tempdir().unwrap();
+        let (link, target) = (home.path().join("link"), home.path().join("there/target"));
+        std::fs::create_dir(home.path().join("there")).unwrap();
+        std::os::unix::fs::symlink("there/target", &link).unwrap();
+        for text in ["new", "newer"] {
+            write_file(&link, |w| w.write_all(text.as_bytes())).unwrap();
+            assert!(link.is_symlink());
+            assert_eq!(std::fs::read_to_string(&target).unwrap(), text);
+        }
+        let pipe = home.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || std::fs::read_to_string(pipe).unwrap()
+        });
+        write_file(&pipe, |w| w.write_all(b"through")).unwrap();
+        assert_eq!(reader.join().unwrap(), "through");
+        let tensor = crate::FloatTensor { shape: &[1], values: &[1.0] };
+        let refused = write_tensors(&pipe, [("a", tensor)], std::collections::HashMap::new()).unwrap_err();
+        assert!(refused.to_string().contains("no file"), "{refused}");
+        assert!(is_special(&pipe));
+    }
+
+    #[test]
+    fn a_directory_is_not_taken_for_a_file() {
+        let home = tempfile::tempdir().unwrap();
+        let refused = write_file(home.path(), |w| w.write_all(b"x")).unwrap_err();
+        assert!(refused.to_string().contains("this is a directory"), "{refused}");
+        let file = home.path().join("file");
+        std::fs::write(&file, "x").unwrap();
+        let refused = check_file(&file.join("deeper/still")).unwrap_err();
+        assert!(refused.to_string().contains("is a file, not a directory"), "{refused}");
+        check_file(&home.path().join("new/file")).unwrap();
+        check_file(Path::new("plain-name")).unwrap();
     }
 
     #[cfg(unix)]

@@ -215,7 +215,7 @@ impl Error {
     /// Whether the machine failed (disk, permissions, network) rather than the input being wrong.
     pub fn is_environment(&self) -> bool {
         match self {
-            Self::Io { source, .. } => source.kind() != std::io::ErrorKind::NotFound,
+            Self::Io { source, .. } => !is_wrong_path(source),
             Self::Hub { .. } => true,
             _ => false,
         }
@@ -225,6 +225,12 @@ impl Error {
         let path = path.to_owned();
         move |source| Self::Io { path, action, source }
     }
+}
+
+/// Whether a path was wrong, rather than a disk or its permissions.
+pub fn is_wrong_path(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | IsADirectory | NotADirectory)
 }
 
 /// The result of reading or writing a model.

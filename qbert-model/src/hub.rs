@@ -30,6 +30,10 @@ pub struct HubOptions {
 /// `owner/name@revision`), from the cache or downloaded.
 pub fn resolve(name: &str, options: &HubOptions) -> Result<PathBuf> {
     let path = Path::new(name);
+    if path.is_file() {
+        let detail = Some("a file alone is no checkpoint: give the directory that holds it".to_owned());
+        return Err(Error::NoSuchModel { name: name.to_owned(), detail });
+    }
     if path.exists() {
         return Ok(path.to_owned());
     }
@@ -54,14 +58,20 @@ fn parse_id(name: &str) -> Option<(&str, &str)> {
             && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
     let parts: Vec<&str> = id.split('/').collect();
-    let fits = parts.len() <= 2 && parts.iter().all(|p| word(p)) && revision.split('/').all(word);
+    // A mistyped path of a file should not be looked for on the hub.
+    let is_file = [".qbert", ".safetensors", ".json", ".toml", ".bin"].iter().any(|ending| id.ends_with(ending));
+    let fits = parts.len() <= 2 && parts.iter().all(|p| word(p)) && revision.split('/').all(word) && !is_file;
     fits.then_some((id, revision))
 }
 
-/// The snapshot in the cache, if its weights are complete.
+/// The snapshot in the cache, if its weights are complete and it has a tokenizer: other programs that share the cache
+/// may have fetched the weights alone.
 fn cached(cache: &Cache, repo: &Repo) -> Option<PathBuf> {
     let files = cache.repo(repo.clone());
     let directory = files.get("config.json")?.parent()?.to_owned();
+    if !["tokenizer.json", "vocab.txt"].iter().any(|name| directory.join(name).exists()) {
+        return None;
+    }
     if directory.join(SINGLE).exists() {
         return Some(directory);
     }

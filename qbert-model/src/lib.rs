@@ -16,7 +16,7 @@ mod sizes;
 
 pub use checkpoint::{Checkpoint, FloatTensor, Loaded, TokenizerFiles, update_checkpoint, write_checkpoint};
 pub use config::{Config, Head};
-pub use error::{Error, Result};
+pub use error::{Error, Result, is_wrong_path};
 pub use layout::{Layout, Parameter, matrix_shape, site_tensor};
 pub use packed::PackedModel;
 pub use parameters::Parameters;

@@ -81,6 +81,9 @@ fn another_task_gets_a_fresh_head_and_keeps_the_encoder() {
     let fresh = |head, outputs| checkpoint.load_for(head, outputs).unwrap().fresh;
     assert!(fresh(Head::SequenceClassification, 3).is_empty());
     assert_eq!(fresh(Head::SequenceClassification, 2), ["classifier.weight", "classifier.bias"]);
+    // The same shape, but for other labels, as the caller says.
+    let new = checkpoint.load_for_new_head(Head::SequenceClassification, 3).unwrap();
+    assert_eq!(new.fresh, ["classifier.weight", "classifier.bias"]);
     // The same shape, but of a head that read the pooled vector.
     assert_eq!(fresh(Head::TokenClassification, 3), ["classifier.weight", "classifier.bias"]);
     assert_eq!(fresh(Head::QuestionAnswering, 2), ["qa_outputs.weight", "qa_outputs.bias"]);

@@ -229,6 +229,16 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// A vocabulary that is not the model's.
+    #[error("{}: the tokenizer has {tokens} tokens, the model's word embedding {rows} rows", path.display())]
+    VocabularyTooLarge {
+        /// The directory.
+        path: PathBuf,
+        /// Tokens.
+        tokens: usize,
+        /// Rows.
+        rows: usize,
+    },
     /// `tokenizer.json` and `vocab.txt` side by side that are not of the same model.
     #[error("{}: tokenizer.json has {json} tokens, vocab.txt {vocab}", path.display())]
     VocabularyMismatch {
@@ -283,7 +293,9 @@ pub enum Error {
 impl Error {
     /// Whether the machine failed (disk, permissions) rather than the input being wrong.
     pub fn is_environment(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() != std::io::ErrorKind::NotFound)
+        use std::io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
+        let is_wrong_path = |kind| matches!(kind, NotFound | IsADirectory | NotADirectory);
+        matches!(self, Self::Io { source, .. } if !is_wrong_path(source.kind()))
     }
 
     /// What to do about it, for a `hint:` line; `None` where the message says it all.
@@ -338,6 +350,10 @@ impl Error {
             Error::Tokenizer { .. } => "fetch the checkpoint's tokenizer files again".to_owned(),
             Error::MissingSpecialToken { .. } => {
                 "use the vocabulary that belongs to a BERT checkpoint: it has [PAD], [UNK], [CLS] and [SEP]".to_owned()
+            }
+            Error::VocabularyTooLarge { .. } => {
+                "they are of different models: copy tokenizer.json or vocab.txt from the checkpoint the model was made from"
+                    .to_owned()
             }
             Error::NoTokenizer { .. } => "copy one of them from the checkpoint the model was made from".to_owned(),
             Error::VocabularyMismatch { .. } => {

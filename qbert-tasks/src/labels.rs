@@ -17,7 +17,8 @@ use crate::{Error, Result};
 pub struct Labels {
     names: Vec<String>,
     ids: HashMap<String, usize>,
-    /// Whether a number in the data may stand for an id: only where no name is a number itself.
+    /// Whether a number in the data may stand for an id: only where no name is a number itself, and no other list says
+    /// what numbers stand for.
     numbers_are_ids: bool,
 }
 
@@ -110,6 +111,25 @@ impl Labels {
         (number < self.len()).then_some(number)
     }
 
+    /// These labels of a trained head, for data that says `expected`: found by name, whatever their order and case, and
+    /// by number in the order of `expected`. `None` where one of `expected` is missing here.
+    pub fn for_data_of(&self, expected: &Self) -> Option<Self> {
+        if self.names == expected.names {
+            return Some(self.clone());
+        }
+        let mut labels = self.clone();
+        for (number, name) in expected.names.iter().enumerate() {
+            let alike = || self.names.iter().position(|own| own.to_lowercase() == name.to_lowercase());
+            let id = self.ids.get(name).copied().or_else(alike)?;
+            labels.ids.insert(name.clone(), id);
+            if expected.numbers_are_ids && self.numbers_are_ids {
+                labels.ids.insert(number.to_string(), id);
+            }
+        }
+        labels.numbers_are_ids = false;
+        Some(labels)
+    }
+
     /// The known name nearest to an unknown one.
     pub fn nearest(&self, raw: &str) -> Option<&str> {
         nearest(raw, &self.names)
@@ -156,6 +176,19 @@ mod tests {
         );
         let numbered = Labels::new(["1", "2"]).unwrap();
         assert_eq!((numbered.id("1"), numbered.id("0")), (Some(0), None));
+    }
+
+    /// SST-2 files say `1` for positive, whatever a head calls its outputs and in whatever order.
+    #[test]
+    fn a_head_with_another_order_is_read_by_name() {
+        let task = Labels::new(["negative", "positive"]).unwrap();
+        let head = Labels::new(["POSITIVE", "neutral", "NEGATIVE"]).unwrap();
+        let read = head.for_data_of(&task).unwrap();
+        assert_eq!(read.names(), head.names());
+        let ids = ["0", "1", "negative", "positive", "POSITIVE", "neutral", "2"].map(|raw| read.id(raw));
+        assert_eq!(ids, [Some(2), Some(0), Some(2), Some(0), Some(0), Some(1), None]);
+        assert_eq!(Labels::new(["dry", "icy"]).unwrap().for_data_of(&task), None);
+        assert_eq!(task.for_data_of(&task), Some(task));
     }
 
     #[test]

@@ -191,6 +191,18 @@ impl Tokenizer {
         }
     }
 
+    /// The tokenizer of a checkpoint whose word embedding has so many rows.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_directory`]; [`Error::VocabularyTooLarge`] where it has tokens that the model has no row for.
+    pub fn for_model(directory: &Path, rows: usize) -> Result<Self> {
+        let tokenizer = Self::from_directory(directory)?;
+        if tokenizer.vocab_size > rows {
+            return Err(Error::VocabularyTooLarge { path: directory.to_owned(), tokens: tokenizer.vocab_size, rows });
+        }
+        Ok(tokenizer)
+    }
+
     fn check_against(&self, directory: &Path, vocab: &[u8]) -> Result<()> {
         let lines = vocabulary_lines(&String::from_utf8_lossy(vocab)).len();
         let model = self.inner.get_vocab_size(false);

@@ -40,6 +40,24 @@ pub enum Error {
         /// What it must be.
         rule: &'static str,
     },
+    /// Sequences longer than the model can take.
+    #[error(
+        "--max-len is {max_len}: the model has {positions} positions (max_position_embeddings in config.json), so it can be at most {positions}"
+    )]
+    TooLong {
+        /// What was asked for.
+        max_len: usize,
+        /// What the model has.
+        positions: usize,
+    },
+    /// Data of which nothing can be used.
+    #[error("{}: there is nothing to {to}: no example is left", list(files))]
+    NoExamples {
+        /// The files.
+        files: Vec<PathBuf>,
+        /// What was to be done with them.
+        to: &'static str,
+    },
     /// A run directory does not fit the run that is to be resumed.
     #[error("{}: {problem}", path.display())]
     Resume {
@@ -118,12 +136,19 @@ pub enum Error {
     Kernel(#[from] qbert_kernels::KernelError),
 }
 
+fn list(files: &[PathBuf]) -> String {
+    files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
 impl Error {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Diverged { .. } => "lower --lr (a tenth is a good next try), or check the data for broken examples",
             Self::Resume { .. } => "start again in an empty --out directory, or repeat the first command's settings",
+            Self::NoExamples { .. } => {
+                "`qbert data` shows what is in a file; questions without an answer are left out, and so is what --max-train or --max-dev cuts off"
+            }
             Self::Stopped { .. } => "the same command with --resume goes on from there",
             Self::Sensitivity { .. } => "make it with `qbert analyze`; parts must come from the same command",
             Self::Curvature { .. } => "the checkpoint's weights overflow: fine-tune it again at a lower rate",
@@ -143,7 +168,7 @@ impl Error {
     /// Whether the machine failed (disk, permissions) rather than the input being wrong.
     pub fn is_environment(&self) -> bool {
         match self {
-            Self::Io { source, .. } => source.kind() != std::io::ErrorKind::NotFound,
+            Self::Io { source, .. } => !qbert_model::is_wrong_path(source),
             Self::Model(error) => error.is_environment(),
             Self::Kernel(error) => matches!(error, qbert_kernels::KernelError::ThreadStart { .. }),
             _ => false,

@@ -11,7 +11,7 @@ use crate::bert::Bert;
 use crate::error::{Error, Result};
 use crate::evaluate::{self, Evaluation, Predictions};
 use crate::features::{Features, head_of};
-use crate::loading::Loaded;
+use crate::loading::{Loaded, labels_of_head, usable};
 use crate::optimizer::OptimizerSettings;
 use crate::random::{Stream, mix};
 use crate::trainer::{Outcome, Run, Settings, Trainer, Watch};
@@ -86,6 +86,8 @@ pub(crate) struct Prepared {
     pub(crate) bert: Bert,
     /// Parameters of the head that the checkpoint lacks and that were drawn.
     pub(crate) fresh: Vec<String>,
+    /// Why the checkpoint's own head was not taken, though it is of the right kind.
+    pub(crate) misfit: Option<String>,
     train: Features,
     dev: Features,
     labels: Labels,
@@ -113,15 +115,15 @@ pub(crate) fn prepare(options: &Finetune, max_dev: Option<usize>) -> Result<(Pre
     let checkpoint = Checkpoint::open(&options.model)?;
     let config = checkpoint.config();
     check_length(options.max_len, config.max_positions)?;
-    let tokenizer = Tokenizer::from_directory(&options.model)?;
+    let tokenizer = Tokenizer::for_model(&options.model, config.vocab_size)?;
     let head = head_of(options.task.kind());
     let mut reading = options.read.clone();
-    // A head for these labels keeps its order; whether it is one shows when the data is read with them.
-    let own = checkpoint.labels();
-    if checkpoint.head() == head && !own.is_empty() && reading.labels == LabelSource::TaskOrFound {
-        let labels = Labels::new(own)?;
-        if !labels.are_placeholders() {
-            reading.labels = LabelSource::Given(labels);
+    // A head for these labels keeps its order; whether a user's data has others shows when it is read with them.
+    let (own, mut misfit) = (checkpoint.labels(), None);
+    if checkpoint.head() == head && !own.is_empty() {
+        match labels_of_head(options.task, &Labels::new(own)?, &reading.labels) {
+            Ok(labels) => reading.labels = labels,
+            Err(problem) => misfit = Some(problem),
         }
     }
     let train = features(options.task, &options.train, &reading, options.max_train, &tokenizer, options.max_len)?;
@@ -132,7 +134,12 @@ pub(crate) fn prepare(options: &Finetune, max_dev: Option<usize>) -> Result<(Pre
     let dev =
         features(options.task, std::slice::from_ref(&options.dev), &reading, max_dev, &tokenizer, options.max_len)?;
 
-    let loaded = checkpoint.load_for(head, labels.len())?;
+    usable(&train, &options.train, "learn from")?;
+    usable(&dev, std::slice::from_ref(&options.dev), "judge by")?;
+    let loaded = match misfit {
+        None => checkpoint.load_for(head, labels.len())?,
+        Some(_) => checkpoint.load_for_new_head(head, labels.len())?,
+    };
     let (mut weights, fresh) = (loaded.parameters, loaded.fresh);
     draw_fresh(&mut weights, &fresh, config.initializer_range, options.settings.seed);
     let bert = Bert::new(config, std::sync::Arc::clone(weights.layout()))?;
@@ -144,11 +151,16 @@ pub(crate) fn prepare(options: &Finetune, max_dev: Option<usize>) -> Result<(Pre
         "max_len": options.max_len,
         "labels": labels.names(),
     });
-    Ok((Prepared { checkpoint, bert, fresh, train, dev, labels, identity }, weights))
+    Ok((Prepared { checkpoint, bert, fresh, misfit, train, dev, labels, identity }, weights))
 }
 
 /// Fine-tunes as told; `watch` sees every step.
 pub fn finetune(options: &Finetune, compute: &Compute, watch: &mut dyn Watch) -> Result<Outcome> {
+    let Settings { epochs, steps, .. } = options.settings;
+    if steps.unwrap_or(epochs) == 0 {
+        let (name, rule) = ("--epochs", "fine-tuning takes at least one; `qbert quantize --epochs 0` only calibrates");
+        return Err(Error::Setting { name, value: "0".to_owned(), rule });
+    }
     let (prepared, weights) = prepare(options, None)?;
     let (run, settings) = (prepared.run(options), options.settings.clone());
     Trainer::new(run, settings, compute, weights, options.resume)?.run(watch)
@@ -208,10 +220,13 @@ pub fn evaluate<'a>(
     Ok(Evaluated { evaluation, predictions, features, labels })
 }
 
-pub(crate) fn check_length(max_len: usize, positions: usize) -> Result<()> {
+/// Refuses sequences longer than a model can take.
+///
+/// # Errors
+/// [`Error::TooLong`].
+pub fn check_length(max_len: usize, positions: usize) -> Result<()> {
     if max_len > positions {
-        let rule = "the model has fewer positions than that (max_position_embeddings in config.json)";
-        return Err(Error::Setting { name: "--max-len", value: max_len.to_string(), rule });
+        return Err(Error::TooLong { max_len, positions });
     }
     Ok(())
 }

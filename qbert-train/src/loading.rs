@@ -8,7 +8,7 @@ use qbert_model::{Checkpoint, Head, Parameters};
 use qbert_tasks::{Kind, LabelSource, Labels, ReadOptions, Task, Tokenizer};
 
 use crate::bert::Bert;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::features::{Features, head_of};
 use crate::finetune::{check_length, features};
 use crate::qat::{ModelWeights, Quantization, files};
@@ -63,12 +63,9 @@ impl DataReader<'_> {
         let mut reading = reading.clone();
         let own = self.labels;
         let labels = if own.is_empty() { Labels::new(["start", "end"])? } else { Labels::new(own.iter().cloned())? };
-        // Placeholder names (LABEL_0) say nothing; then the task's own labels must do.
-        let named = task.kind() != Kind::Qa && !labels.are_placeholders();
-        if named && reading.labels == LabelSource::TaskOrFound {
-            reading.labels = LabelSource::Given(labels.clone());
-        }
+        reading.labels = labels_of_head(task, &labels, &reading.labels).map_err(misfit)?;
         let features = features(task, files, &reading, None, self.tokenizer, max_len)?;
+        usable(&features, files, "judge by")?;
         let outputs = labels.len();
         let labels = features.dataset().labels().cloned().unwrap_or(labels);
         if labels.len() != outputs {
@@ -78,11 +75,41 @@ impl DataReader<'_> {
     }
 }
 
+/// The labels to read data with for a head that is already trained: its own, in its order, if they are those that are
+/// asked for by `wanted` or by the task.
+///
+/// # Errors
+/// What does not fit, for people.
+pub fn labels_of_head(task: Task, own: &Labels, wanted: &LabelSource) -> std::result::Result<LabelSource, String> {
+    // Placeholder names (LABEL_0) say nothing; then the task's own labels must do.
+    if task.kind() == Kind::Qa || own.are_placeholders() {
+        return Ok(wanted.clone());
+    }
+    let (expected, whose) = match wanted {
+        LabelSource::Given(given) => (given.clone(), "those asked for".to_owned()),
+        LabelSource::TaskOrFound => match task.default_labels() {
+            Some(labels) => (labels, format!("those of the task {task}")),
+            None => return Ok(LabelSource::Given(own.clone())),
+        },
+    };
+    let list = |labels: &Labels| labels.names().join(", ");
+    let misfit = || format!("the model's head is for the labels {}, {whose} are {}", list(own), list(&expected));
+    own.for_data_of(&expected).map(LabelSource::Given).ok_or_else(misfit)
+}
+
+/// Refuses data of which nothing can be used.
+pub(crate) fn usable(features: &Features, files: &[PathBuf], to: &'static str) -> Result<()> {
+    if features.is_empty() {
+        return Err(Error::NoExamples { files: files.to_vec(), to });
+    }
+    Ok(())
+}
+
 impl Loaded {
     /// Opens a checkpoint that has the task's head, and reads the files with the labels of that head.
     pub fn open(model: &Path, task: Task, files: &[PathBuf], reading: &ReadOptions, max_len: usize) -> Result<Self> {
         let checkpoint = Checkpoint::open(model)?;
-        let tokenizer = Tokenizer::from_directory(model)?;
+        let tokenizer = Tokenizer::for_model(model, checkpoint.config().vocab_size)?;
         let reader = DataReader {
             path: model,
             head: checkpoint.head(),
@@ -101,7 +128,7 @@ impl Loaded {
     /// # Errors
     /// Ranges that are damaged or of another model.
     pub fn as_quantized(&self, model: &Path, compute: &Compute) -> Result<Option<Quantization>> {
-        if !files::is_quantized(model) {
+        if !files::is_quantized(model)? {
             return Ok(None);
         }
         let mut own = files::read(model, self.bert.config(), self.bert.layout())?;

@@ -159,6 +159,7 @@ pub struct Trainer<'a> {
     student: Option<Student>,
     /// The full-precision model's figure, where it was measured before.
     full_precision: Option<f64>,
+    keeps_last: bool,
     /// Of a run that is over and was asked to go on: how it ended.
     finished: Option<Outcome>,
 }
@@ -214,6 +215,7 @@ impl<'a> Trainer<'a> {
             save_every: SAVE_EVERY,
             student,
             full_precision: None,
+            keeps_last: false,
             finished: None,
         };
         trainer.open(resume)?;
@@ -228,6 +230,11 @@ impl<'a> Trainer<'a> {
     /// Takes the full-precision model's dev figure as given, instead of measuring it again before quantizing.
     pub fn set_full_precision(&mut self, value: f64) {
         self.full_precision = Some(value);
+    }
+
+    /// Keeps the model of the last epoch, rather than that of the best one.
+    pub fn keep_last(&mut self) {
+        self.keeps_last = true;
     }
 
     /// Optimizer steps of the whole run, and those already taken.
@@ -350,7 +357,9 @@ impl<'a> Trainer<'a> {
             let best = self.position.best.is_none_or(|(best, _)| evaluation.value > best);
             if best {
                 self.position.best = Some((evaluation.value, epoch + 1));
-                self.write_best(&evaluation)?;
+            }
+            if best || self.keeps_last {
+                self.write_kept(epoch + 1, &evaluation)?;
             }
             self.log_evaluation(epoch + 1, &evaluation)?;
             watch.evaluated(epoch + 1, &evaluation, best);
@@ -382,7 +391,7 @@ impl<'a> Trainer<'a> {
         let quantized = self.evaluate()?;
         self.position.before = Some(Before { full_precision, post_training: quantized.value });
         self.position.best = Some((quantized.value, 0));
-        self.write_best(&quantized)?;
+        self.write_kept(0, &quantized)?;
         self.log_evaluation(0, &quantized)?;
         watch.evaluated(0, &quantized, true);
         if let Some(student) = &mut self.student {
@@ -395,19 +404,20 @@ impl<'a> Trainer<'a> {
     fn step(&mut self, indices: &[usize]) -> Result<StepRecord> {
         let step = self.position.steps;
         zero(self.compute, &mut self.gradients);
-        let micro_batches = indices.len().div_ceil(self.settings.batch);
         let (mut loss, mut tokens) = (0.0, 0);
         let parts = indices.chunks(self.settings.batch);
         let batches = parts.map(|part| self.run.train.batch(part, true)).collect::<Result<Vec<_>>>()?;
         let (bert, compute) = (self.run.bert, self.compute);
         batches.iter().try_for_each(|batch| bert.check(batch))?;
+        // Every sequence (token, span) counts alike, though the last micro-batch may be smaller than the others.
+        let terms: usize = batches.iter().map(|batch| batch.targets.terms()).sum();
         if let Some(student) = &mut self.student {
             student.before_step(compute, self.weights.values(), (step, self.schedule.total), &batches)?;
         }
         for (number, batch) in batches.iter().enumerate() {
             let mode =
                 Mode::Train { seed: self.settings.seed, step: (step * self.settings.accumulate + number) as u64 };
-            let share = 1.0 / micro_batches as f64;
+            let share = batch.targets.terms() as f64 / terms.max(1) as f64;
             let activations = &mut self.activations;
             let targets = (&mut self.buffers, &mut self.gradients[..]);
             let own = match &mut self.student {
@@ -493,7 +503,8 @@ impl<'a> Trainer<'a> {
         evaluate::score(dev, &predictions, labels)
     }
 
-    fn write_best(&self, evaluation: &Evaluation) -> Result<()> {
+    /// Writes the model as it is, with its figures.
+    fn write_kept(&self, epoch: usize, evaluation: &Evaluation) -> Result<()> {
         let Run { bert, labels, tokenizer, out, .. } = &self.run;
         if let Some(student) = &self.student {
             files::write(out, student.quantization())?;
@@ -501,7 +512,7 @@ impl<'a> Trainer<'a> {
         update_checkpoint(out, bert.config(), &self.weights, labels.names(), tokenizer)?;
         let mut metrics = serde_json::json!({
             "dev": evaluation,
-            "epoch": self.position.best.map(|(_, epoch)| epoch),
+            "epoch": epoch,
             "run": self.position.settings,
         });
         if let Some(before) = self.position.before {

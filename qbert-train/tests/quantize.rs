@@ -80,7 +80,7 @@ fn training_recovers_and_the_checkpoint_evaluates_to_the_figure() {
         assert_eq!(observer.evaluations.len(), 4);
         assert_eq!(outcome.steps, 3 * 19);
         assert_eq!(dev_figure(&job, false), outcome.best, "{out}");
-        assert!(files::is_quantized(&job.job.out));
+        assert!(files::is_quantized(&job.job.out).unwrap());
         let metrics: serde_json::Value =
             serde_json::from_slice(&std::fs::read(job.job.out.join("metrics.json")).unwrap()).unwrap();
         assert_eq!(metrics["before"]["post_training"], before.post_training);

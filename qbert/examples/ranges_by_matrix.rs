@@ -89,7 +89,7 @@ fn measure(bits: u8, job: Finetune, compute: &Compute) -> Result<Value, Box<dyn 
         let job = Finetune { out: scratch.path().join("model"), ..job.clone() };
         let settings = QatSettings { compensate: false, distillation: None, ..QatSettings::default() };
         let plan = plan(bits, layers, min_max)?;
-        let judging = Judging { max_dev: None, full_precision: Some(full.value) };
+        let judging = Judging { full_precision: Some(full.value), ..Judging::default() };
         let outcome = quantize_with(&Quantize { job, plan, settings }, judging, compute, &mut Silent)?;
         writeln!(std::io::stderr(), "min/max {place}: {:.2}", outcome.best)?;
         cases.push(json!({ "min_max": place, "value": outcome.best }));

@@ -116,7 +116,7 @@ impl Packing {
             let layer = |layer| LayerActivations::from_array(std::array::from_fn(|i| ranges.get(layer, learned[i])));
             (0..ranges.layers()).map(layer).collect()
         });
-        let tokenizer = Tokenizer::from_directory(checkpoint.directory())?;
+        let tokenizer = Tokenizer::for_model(checkpoint.directory(), checkpoint.config().vocab_size)?;
         let tokenizer = match tokenizer.to_vocab() {
             Some((text, options)) => PackedText::Vocabulary(text, serde_json::json!(options).to_string()),
             None => PackedText::Json(tokenizer.to_json()?),

@@ -86,6 +86,11 @@ fn a_finished_run_evaluates_and_is_not_overwritten() {
     let other = eval(&["--task", "ner", "--max-len", "16"]);
     assert_eq!(other.status.code(), Some(2));
     assert!(stderr(&other).contains("the task ner needs TokenClassification"), "{}", stderr(&other));
-    let long = eval(&["--task", "sst2"]);
-    assert!(stderr(&long).contains("--max-len is 128"), "{}", stderr(&long));
+    // The task's usual length is cut to what the model has; one that was asked for is not.
+    let usual = eval(&["--task", "sst2"]);
+    assert!(usual.status.success(), "{}", stderr(&usual));
+    assert!(String::from_utf8_lossy(&usual.stdout).contains("on 60 examples (full precision)"));
+    let long = eval(&["--task", "sst2", "--max-len", "17"]);
+    assert_eq!(long.status.code(), Some(2));
+    assert!(stderr(&long).contains("--max-len is 17") && stderr(&long).contains("at most 16"), "{}", stderr(&long));
 }

@@ -299,7 +299,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
         (RUN.replace("dev.tsv", "bad.tsv"), "bad.tsv:2: "),
         (RUN.replace("sst2", "sst"), "did you mean \"sst2\"?"),
         (RUN.replace("--model model", "--model ./modle"), "`./modle` is not a directory"),
-        (RUN.replace("--max-len 16", "--max-len 17"), "--max-len is 17: the model has fewer positions"),
+        (RUN.replace("--max-len 16", "--max-len 17"), "--max-len is 17: the model has 16 positions"),
         (RUN.replace("--task sst2", "--task classify --label mark"), "no column"),
         (RUN.replace(" --dev dev.tsv", ""), "--dev is missing"),
         (RUN.replace("--epochs 3", "--epochs 0"), "--epochs is 0"),

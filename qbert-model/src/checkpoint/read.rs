@@ -57,6 +57,17 @@ pub struct Loaded {
     pub fresh: Vec<String>,
 }
 
+/// What is done about pooler and head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OnTop {
+    /// They must be there.
+    Required,
+    /// They are taken where they are for the same kind of task and have the right shape.
+    IfItFits,
+    /// The head is not taken, the pooler is.
+    New,
+}
+
 /// An opened checkpoint: configuration read, weights mapped and listed, nothing copied yet.
 #[derive(Debug)]
 pub struct Checkpoint {
@@ -156,7 +167,7 @@ impl Checkpoint {
 
     /// All weights with the checkpoint's own head.
     pub fn load(&self) -> Result<Parameters> {
-        let loaded = self.fill(self.layout(), false)?;
+        let loaded = self.fill(self.layout(), OnTop::Required)?;
         Ok(loaded.parameters)
     }
 
@@ -165,18 +176,33 @@ impl Checkpoint {
     /// Pooler and head are taken where the checkpoint has them in the right shape, and named in
     /// [`Loaded::fresh`] where it does not.
     pub fn load_for(&self, head: Head, outputs: usize) -> Result<Loaded> {
-        self.fill(Layout::new(&self.config, head, outputs, false), true)
+        self.fill(Layout::new(&self.config, head, outputs, false), OnTop::IfItFits)
     }
 
-    fn fill(&self, layout: Layout, may_be_fresh: bool) -> Result<Loaded> {
+    /// The same with a new head, whatever the checkpoint has: for labels that its own head is not for.
+    pub fn load_for_new_head(&self, head: Head, outputs: usize) -> Result<Loaded> {
+        self.fill(Layout::new(&self.config, head, outputs, false), OnTop::New)
+    }
+
+    fn fill(&self, layout: Layout, on_top: OnTop) -> Result<Loaded> {
+        // Shapes first: numbers of a damaged config.json must not decide how much memory is asked for.
+        for parameter in layout.parameters().iter().filter(|parameter| !parameter.on_top) {
+            let stored = self.weights.tensors().get(&parameter.name);
+            self.check_shape(parameter, stored.ok_or_else(|| self.missing(parameter, &layout))?)?;
+        }
+        let may_be_fresh = on_top != OnTop::Required;
         let mut values = vec![0.0; layout.len()];
         let mut fresh = Vec::new();
         for parameter in layout.parameters() {
             let stored = self.weights.tensors().get(&parameter.name);
             let of_head = parameter.on_top && !parameter.name.starts_with("pooler.");
             // A head for other labels or another task says nothing about this one.
-            let stored = stored
-                .filter(|s| !(may_be_fresh && of_head) || (self.head == layout.head() && s.shape == parameter.shape));
+            let fits = |stored: &StoredTensor| self.head == layout.head() && stored.shape == parameter.shape;
+            let stored = stored.filter(|stored| match on_top {
+                OnTop::IfItFits if of_head => fits(stored),
+                OnTop::New => !of_head,
+                _ => true,
+            });
             match stored {
                 Some(stored) => self.copy(parameter, stored, &mut values[parameter.span.clone()])?,
                 None if may_be_fresh && parameter.on_top => fresh.push(parameter.name.clone()),
@@ -196,13 +222,18 @@ impl Checkpoint {
         }
     }
 
+    fn check_shape(&self, parameter: &Parameter, stored: &StoredTensor) -> Result<()> {
+        if stored.shape == parameter.shape {
+            return Ok(());
+        }
+        let (path, tensor) = (self.weights.path(stored).to_owned(), stored.file_name.clone());
+        Err(Error::WrongShape { path, tensor, found: stored.shape.clone(), expected: parameter.shape.clone() })
+    }
+
     fn copy(&self, parameter: &Parameter, stored: &StoredTensor, target: &mut [f32]) -> Result<()> {
         let path = || self.weights.path(stored).to_owned();
         let tensor = || stored.file_name.clone();
-        if stored.shape != parameter.shape {
-            let (found, expected) = (stored.shape.clone(), parameter.shape.clone());
-            return Err(Error::WrongShape { path: path(), tensor: tensor(), found, expected });
-        }
+        self.check_shape(parameter, stored)?;
         let bytes = self.weights.bytes(stored);
         match stored.dtype {
             Dtype::F32 => convert(bytes, target, f32::from_le_bytes),

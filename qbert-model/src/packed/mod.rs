@@ -172,6 +172,10 @@ impl PackedModel {
     /// When the file cannot be read, is no packed model, is of another version, or is damaged in any way; the error
     /// names the file and the part.
     pub fn open(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            let problem = "this is a directory, not a packed model".to_owned();
+            return Err(crate::Error::NotPacked { path: path.to_owned(), problem });
+        }
         let map = MappedFile::open(path).map_err(crate::Error::io(path, "open the packed model"))?;
         read::read(path, Storage::Mapped(map))
     }

@@ -30,8 +30,22 @@ pub const RANGES: &str = "ranges.safetensors";
 pub const ACTIVATIONS: &str = "activations.json";
 
 /// Whether a directory holds a quantized checkpoint.
-pub fn is_quantized(directory: &Path) -> bool {
-    directory.join(PLAN).is_file() && directory.join(RANGES).is_file()
+///
+/// # Errors
+/// [`Error::QuantizedFile`] when some of its files are there and others are not: without them the masters would be taken
+/// for the model. A plan alone may lie beside any checkpoint.
+pub fn is_quantized(directory: &Path) -> Result<bool> {
+    let is_there = |name: &&str| directory.join(name).is_file();
+    if ![RANGES, ACTIVATIONS].iter().any(is_there) {
+        return Ok(false);
+    }
+    match [PLAN, RANGES].into_iter().find(|name| !is_there(name)) {
+        None => Ok(true),
+        Some(name) => {
+            let problem = "the file is missing, but other files of a quantized checkpoint are there".to_owned();
+            Err(Error::QuantizedFile { path: directory.join(name), problem })
+        }
+    }
 }
 
 /// Writes what a quantization adds to the checkpoint of the masters; each file whole or not at all.

@@ -44,6 +44,8 @@ pub struct Quantization {
     copy: Vec<f32>,
     /// The codes of the same weights; empty where activations stay in f32, and nothing could be multiplied with them.
     codes: WeightCodes,
+    /// Whether the masters hold what [`Quantization::compensate`] rounded, so that the ranges of matrices must stay.
+    compensated: bool,
 }
 
 impl Quantization {
@@ -63,7 +65,8 @@ impl Quantization {
                 return Err(Error::Setting { name: "[activation] bits", value: width.to_string(), rule });
             }
         };
-        Ok(Self { plan, weights, activations, copy: vec![0.0; layout.len()], codes: WeightCodes::default() })
+        let (copy, codes) = (vec![0.0; layout.len()], WeightCodes::default());
+        Ok(Self { plan, weights, activations, copy, codes, compensated: false })
     }
 
     /// The plan.
@@ -101,6 +104,7 @@ impl Quantization {
     /// # Errors
     /// A weight that is NaN, infinite or absurdly large; the error names the site.
     pub fn fit(&mut self, compute: &Compute, masters: &[f32]) -> Result<()> {
+        self.compensated = false;
         self.weights.fit(compute, masters)?;
         self.quantize(compute, masters, None)
     }
@@ -114,12 +118,16 @@ impl Quantization {
         self.quantize(compute, masters, Some(used))
     }
 
-    /// Before an evaluation: brings every range up to date and quantizes all weights.
+    /// Before an evaluation: brings every range up to date that may change and quantizes all weights.
     ///
     /// # Errors
     /// As [`Quantization::fit`].
     pub fn before_evaluation(&mut self, compute: &Compute, masters: &[f32]) -> Result<()> {
-        self.weights.refine(compute, masters)?;
+        if self.compensated {
+            self.weights.refine_rounded(compute, masters)?;
+        } else {
+            self.weights.refine(compute, masters)?;
+        }
         self.quantize(compute, masters, None)
     }
 
@@ -205,6 +213,7 @@ impl Quantization {
             self.copy[rounded.span.clone()].copy_from_slice(&masters[rounded.span.clone()]);
         }
         compensate::compensate(bert, compute, &matrices, (&ranges, batches), (masters, &mut self.copy))?;
+        self.compensated = true;
         self.quantize(compute, masters, None)?;
         self.activations = Some(RangeLearner::new(bert.config().layers, self.plan.activation().range));
         self.calibrate(bert, compute, batches.iter().cloned().map(Ok))
@@ -215,7 +224,8 @@ impl Quantization {
     ///
     /// # Errors
     /// None that a layout of the model could cause.
-    pub fn loosen(&self, originals: &[f32], masters: &mut [f32]) -> Result<()> {
+    pub fn loosen(&mut self, originals: &[f32], masters: &mut [f32]) -> Result<()> {
+        self.compensated = false;
         compensate::loosen(&self.weights.matrices().collect::<Vec<_>>(), originals, masters)
     }
 

@@ -48,6 +48,8 @@ pub struct Judging {
     pub max_dev: Option<usize>,
     /// The full-precision model's figure, from [`full_precision`]; measured anew if not given.
     pub full_precision: Option<f64>,
+    /// Keep the model of the last epoch, rather than that of the best one.
+    pub keep_last: bool,
 }
 
 /// The model as it comes in, judged as [`quantize`] would judge it; `progress` sees sequences done, and all.
@@ -74,7 +76,8 @@ pub fn full_precision(
 /// The run, of a checkpoint whose head is not drawn just now.
 fn with_head<'a>(prepared: &'a Prepared, job: &'a Finetune) -> Result<Run<'a>> {
     if let Some(name) = prepared.fresh.first() {
-        let problem = format!("the checkpoint has no `{name}`: fine-tune it for this task before it is quantized");
+        let missing = || format!("the checkpoint has no `{name}`: fine-tune it for this task before it is quantized");
+        let problem = prepared.misfit.clone().unwrap_or_else(missing);
         return Err(qbert_model::Error::Head { path: job.model.clone(), problem }.into());
     }
     Ok(prepared.run(job))
@@ -100,6 +103,9 @@ pub fn quantize_with(
     let mut trainer = Trainer::for_student(run, settings, compute, weights, Some(student), resume)?;
     if let Some(value) = judging.full_precision {
         trainer.set_full_precision(value);
+    }
+    if judging.keep_last {
+        trainer.keep_last();
     }
     trainer.run(watch)
 }

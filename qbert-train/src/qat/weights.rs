@@ -203,6 +203,19 @@ impl WeightQuantizer {
         self.update(compute, masters, |own, _, _| Some(own.turn()))
     }
 
+    /// The same while the matrices hold values that were rounded with their ranges: a range found from scratch, such as
+    /// from the smallest to the largest of them, would round them once more. One with the least error stays where it is,
+    /// since there is none.
+    ///
+    /// # Errors
+    /// As [`WeightQuantizer::fit`].
+    pub fn refine_rounded(&mut self, compute: &Compute, masters: &[f32]) -> Result<()> {
+        self.update(compute, masters, |own, _, _| {
+            let may_change = table_of(own.site).is_some() || own.planned.range == RangeMethod::Mse;
+            may_change.then(|| own.turn())
+        })
+    }
+
     /// Brings up to date the ranges whose turn it is in this step, counted over the whole run.
     ///
     /// # Errors

@@ -111,12 +111,13 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         return Ok(show(&sensitivity::merge(&parts, &options.out)?, options));
     }
     let shard = options.shard.as_deref().map(str::parse).transpose()?;
+    let model = model::directory(options.model.as_deref().unwrap_or_default(), quiet)?;
     let analysis = Analysis {
-        model: model::directory(options.model.as_deref().unwrap_or_default(), quiet)?,
         task: options.reading.task()?,
         data: options.data.clone(),
         read: options.reading.options(true)?,
-        max_len: options.reading.max_len()?,
+        max_len: options.reading.max_len(&model)?,
+        model,
         settings: options.protocol.settings()?,
         shard: shard.unwrap_or(Shard::WHOLE),
         out: options.out.clone(),

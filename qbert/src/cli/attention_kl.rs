@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use qbert::Result;
+use qbert::model::atomic;
 use qbert::train::attention_kl::{AttentionKl, Job, Settings, attention_kl};
 
 use super::progress::Progress;
@@ -55,20 +56,22 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         max_examples: limit("--max-examples", &options.max_examples)?,
         seed: options.seed,
     };
+    atomic::check_file(&options.out)?;
+    let first = model::directory(&options.first, quiet)?;
     let job = Job {
-        first: model::directory(&options.first, quiet)?,
         second: model::directory(&options.second, quiet)?,
         task: options.reading.task()?,
         data: options.data.clone(),
         read: options.reading.options(true)?,
-        max_len: options.reading.max_len()?,
+        max_len: options.reading.max_len(&first)?,
+        first,
         settings,
     };
     let mut progress = Progress::new("attention", quiet);
     let found = attention_kl(&job, &compute(options.threads)?, &mut |done, total| progress.at(done, total, "batches"))?;
     drop(progress);
     let text = json(&found);
-    qbert::model::atomic::write_file(&options.out, |writer| writer.write_all(text.as_bytes()))?;
+    atomic::write_file(&options.out, |writer| writer.write_all(text.as_bytes()))?;
     if !quiet {
         note(&format!("wrote {}", options.out.display()));
     }

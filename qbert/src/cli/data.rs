@@ -40,11 +40,12 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let task = options.reading.task()?;
     let dataset = read(task, &options.files, &options.reading.options(!options.unlabelled)?)?;
-    let tokenizer = match &options.model {
-        Some(name) => Some(Tokenizer::from_directory(&model::directory(name, quiet)?)?),
-        None => None,
+    let directory = options.model.as_deref().map(|name| model::directory(name, quiet)).transpose()?;
+    let tokenizer = directory.as_deref().map(Tokenizer::from_directory).transpose()?;
+    let max_len = match &directory {
+        Some(directory) => options.reading.max_len(directory)?,
+        None => options.reading.max_len_within(usize::MAX)?,
     };
-    let max_len = options.reading.max_len()?;
     let found = statistics(&dataset, tokenizer.as_ref(), &QaOptions { max_len, ..QaOptions::default() })?;
     Ok(if options.json { json(&found) } else { text(task, &found) })
 }

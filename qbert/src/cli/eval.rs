@@ -1,14 +1,16 @@
-//! `qbert eval`: a model on a data file. A checkpoint is computed by the training engine, with fake quantization where it
-//! is quantized; a packed model by the runtime, in integers. Data, metrics and predictions are the same.
+//! `qbert eval`: a model on a data file. A checkpoint is computed by the training engine, which multiplies integers where
+//! it is quantized; a packed model by the runtime. Data, metrics and predictions are the same.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use qbert::model::atomic;
 use qbert::packed_evaluation::evaluate_packed;
 use qbert::runtime::{Session, SessionOptions};
 use qbert::tasks::Dataset;
 use qbert::train::evaluate::{Details, Evaluation, Predictions};
 use qbert::train::finetune::{Evaluate, Evaluated, evaluate};
+use qbert::train::qat::files::is_quantized;
 use qbert::{Error, ErrorKind, Result};
 
 use super::progress::Progress;
@@ -50,39 +52,56 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
-    let found = if Path::new(&options.model).is_file() { packed(options, quiet)? } else { checkpoint(options, quiet)? };
+    if let Some(path) = &options.predictions {
+        atomic::check_file(path)?;
+    }
+    let (found, what) =
+        if Path::new(&options.model).is_file() { packed(options, quiet)? } else { checkpoint(options, quiet)? };
     if let Some(path) = &options.predictions {
         write_predictions(path, &found)?;
     }
-    Ok(if options.json { json(&found.evaluation) } else { text(&found.evaluation) })
+    Ok(if options.json { json(&found.evaluation) } else { text(&found.evaluation, what) })
 }
 
-fn checkpoint(options: &Options, quiet: bool) -> Result<Evaluated> {
+/// The evaluation of a checkpoint, and what was evaluated.
+fn checkpoint(options: &Options, quiet: bool) -> Result<(Evaluated, &'static str)> {
     let directory = model::directory(&options.model, quiet)?;
-    let (task, max_len) = (options.reading.task()?, options.reading.max_len()?);
+    let (task, max_len) = (options.reading.task()?, options.reading.max_len(&directory)?);
+    let what = match (is_quantized(&directory)?, options.masters) {
+        (true, false) => "quantized",
+        (true, true) => "the f32 masters of a quantized checkpoint",
+        (false, false) => "full precision",
+        (false, true) => {
+            let message =
+                format!("--masters: {} is no quantized checkpoint, so it has no masters", directory.display());
+            return Err(Error::new(ErrorKind::BadInput, message, "leave the flag out".to_owned()));
+        }
+    };
     let compute = compute(options.threads)?;
     let reading = options.reading.options(true)?;
     let data = (options.data.as_path(), &reading);
     let model = Evaluate { model: &directory, masters: options.masters };
     let mut progress = Progress::new("eval", quiet);
-    Ok(evaluate(model, task, data, max_len, &compute, |done, total| progress.at(done, total, ""))?)
+    Ok((evaluate(model, task, data, max_len, &compute, |done, total| progress.at(done, total, ""))?, what))
 }
 
-fn packed(options: &Options, quiet: bool) -> Result<Evaluated> {
+/// The same of a packed model.
+fn packed(options: &Options, quiet: bool) -> Result<(Evaluated, &'static str)> {
     if options.masters {
         let hint = "evaluate the directory that the model was packed from".to_owned();
         return Err(Error::new(ErrorKind::BadInput, "--masters: a packed model has no masters", hint));
     }
-    let (task, max_len) = (options.reading.task()?, options.reading.max_len()?);
+    let task = options.reading.task()?;
     let threads = options.threads.unwrap_or(SessionOptions::default().threads);
     let session = Session::open(&options.model, SessionOptions { threads, max_len: None })?;
+    let max_len = options.reading.max_len_within(session.config().max_positions)?;
     let reading = options.reading.options(true)?;
     let data = (options.data.as_path(), &reading);
     let mut progress = Progress::new("eval", quiet);
-    evaluate_packed(&session, task, data, max_len, |done, total| progress.at(done, total, ""))
+    Ok((evaluate_packed(&session, task, data, max_len, |done, total| progress.at(done, total, ""))?, "packed"))
 }
 
-fn text(evaluation: &Evaluation) -> String {
+fn text(evaluation: &Evaluation, what: &str) -> String {
     let headline = match &evaluation.details {
         Details::Squad(report) => format!("EM {:.2}, F1 {:.2}", report.exact_match, report.f1),
         _ => format!("{} {:.2}", evaluation.metric, evaluation.value),
@@ -100,12 +119,12 @@ fn text(evaluation: &Evaluation) -> String {
         table.row([class.name.clone(), precision, recall, f1, scores.support.to_string()]);
     }
     let classes = if per_class.is_empty() { String::new() } else { format!("\n{table}") };
-    format!("{headline} on {} examples\n{classes}", evaluation.examples)
+    format!("{headline} on {} examples ({what})\n{classes}", evaluation.examples)
 }
 
 fn write_predictions(path: &Path, found: &Evaluated) -> Result<()> {
     let name = |id: usize| found.labels.name(id).unwrap_or("?");
-    qbert::model::atomic::write_file(path, |writer| match (&found.predictions, found.features.dataset()) {
+    atomic::write_file(path, |writer| match (&found.predictions, found.features.dataset()) {
         (Predictions::Labels(labels), Dataset::Classify(data)) => {
             for (example, (label, probability)) in data.examples.iter().zip(labels) {
                 let line = serde_json::json!({"id": example.id, "label": name(*label), "probability": probability});

@@ -68,12 +68,14 @@ struct Grid {
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let Grid { points, extent, max_examples, iterations, tol, seed } = options.grid;
     let stop = qbert::hessian::Stop { iterations, tolerance: tol };
+    qbert::model::atomic::check_file(&options.out)?;
+    let model = model::directory(&options.model, quiet)?;
     let job = Job {
-        model: model::directory(&options.model, quiet)?,
         task: options.reading.task()?,
         data: options.data.clone(),
         read: options.reading.options(true)?,
-        max_len: options.reading.max_len()?,
+        max_len: options.reading.max_len(&model)?,
+        model,
         layers: options.layer.clone(),
         settings: Settings { points, extent, max_examples, stop, seed },
     };

@@ -76,7 +76,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let directory = model::directory(&options.model, quiet)?;
     let (task, given) = (options.reading.optional_task()?, plan(options, &directory)?);
     let mut packing = match given {
-        None if is_quantized(&directory) => Packing::quantized(&directory)?,
+        None if is_quantized(&directory)? => Packing::quantized(&directory)?,
         None => {
             let message = format!("{}: not a directory that `qbert quantize` wrote", directory.display());
             let hint = "give --plan, or --bits with --calibrate (or --activation-bits 32)".to_owned();
@@ -143,7 +143,7 @@ fn by_plan(options: &Options, directory: &Path, plan: Plan, task: Option<Task>) 
     };
     let reading = options.reading.options(false)?;
     let files = std::slice::from_ref(file);
-    let loaded = Loaded::open(directory, task, files, &reading, options.reading.max_len()?)?;
+    let loaded = Loaded::open(directory, task, files, &reading, options.reading.max_len(directory)?)?;
     let data = Calibration::Data(&loaded.features, BATCH, QatSettings::default().calibration);
     Packing::by_plan(directory, plan, Some(data), &compute)
 }

@@ -1,6 +1,9 @@
 //! The flags that say how data files are read: shared by every verb that reads data.
 
+use std::path::Path;
+
 use clap::Args;
+use qbert::model::Config;
 use qbert::tasks::{Columns, Format, LabelSource, Labels, ReadOptions, Task};
 use qbert::{Error, ErrorKind, Result};
 
@@ -11,7 +14,7 @@ pub(crate) struct Reading {
     /// sst2, mnli, conll03, squad; your own: classify, pair (tsv, csv, jsonl), ner (CoNLL columns), qa (SQuAD json).
     #[arg(long, required = true)]
     task: Option<String>,
-    /// Longest sequence in tokens; the task's usual one if not given.
+    /// Longest sequence in tokens; the task's usual one if not given, as far as the model's positions go.
     #[arg(long)]
     max_len: Option<usize>,
     /// Column of the (first) text.
@@ -53,8 +56,17 @@ impl Reading {
         self.task.as_ref().map(|_| self.task()).transpose()
     }
 
-    pub(crate) fn max_len(&self) -> Result<usize> {
-        Ok(self.max_len.unwrap_or(self.task()?.default_max_len()))
+    /// The longest sequence for the checkpoint in a directory.
+    pub(crate) fn max_len(&self, model: &Path) -> Result<usize> {
+        // A configuration that cannot be read is an error as soon as the model is opened.
+        let config = Config::read(&model.join("config.json"));
+        self.max_len_within(config.map_or(usize::MAX, |config| config.max_positions))
+    }
+
+    /// The longest sequence for a model with so many positions: what was asked for, whether it fits or not, or the task's
+    /// usual length as far as the positions go.
+    pub(crate) fn max_len_within(&self, positions: usize) -> Result<usize> {
+        Ok(self.max_len.unwrap_or(self.task()?.default_max_len().min(positions)))
     }
 
     pub(crate) fn options(&self, require_labels: bool) -> Result<ReadOptions> {

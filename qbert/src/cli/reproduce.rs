@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use qbert::kernels::Compute;
-use qbert::model::Checkpoint;
+use qbert::model::{Checkpoint, atomic};
 use qbert::planning;
 use qbert::reproduce::{
     Experiment, Ran, Ranges, Row, RowResult, Selection, Sensitivity, State, Study, Table as PaperTable, Treatment,
@@ -203,7 +203,10 @@ fn names(text: &str) -> Vec<String> {
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     if let Some(directory) = &options.render {
         let (page, readme) = (&options.out, options.readme.as_ref());
-        let rendered = render(directory)?;
+        atomic::check_file(page)?;
+        let readme_flag = readme.map(|file| format!(" --readme {}", file.display())).unwrap_or_default();
+        let (from, to) = (directory.display(), page.display());
+        let rendered = render(directory, &format!("qbert reproduce --render {from} --out {to}{readme_flag}"))?;
         rendered.write(page, readme.map(PathBuf::as_path))?;
         let figures = rendered.figures.iter().map(|(name, _)| page.with_file_name("figures").join(name));
         let written = std::iter::once(page.clone()).chain(figures).chain(readme.cloned());
@@ -242,11 +245,11 @@ fn experiment(options: &Options, quiet: bool) -> Result<Experiment> {
     });
     Ok(Experiment {
         task,
-        model: directory,
         train: options.train.clone(),
         dev: options.dev.clone().unwrap_or_default(),
         read: options.reading.options(true)?,
-        max_len: options.reading.max_len()?,
+        max_len: options.reading.max_len(&directory)?,
+        model: directory,
         sensitivity: sensitivity.transpose()?,
         budget: options.budget.apply(recipe(task)),
         max_train: options.budget.max_train,

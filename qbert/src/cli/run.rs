@@ -185,9 +185,10 @@ impl Options {
         } else {
             let name = training.model.as_deref().unwrap_or("minilm");
             let data = (&training.train[..], training.dev.as_deref().unwrap_or(Path::new("")));
-            let mut job = Job::new(name, &model::directory(name, quiet)?, training.reading.task()?, data, out);
+            let directory = model::directory(name, quiet)?;
+            let mut job = Job::new(name, &directory, training.reading.task()?, data, out);
             job.read = training.reading.options(true)?;
-            job.max_len = training.reading.max_len()?;
+            job.max_len = training.reading.max_len(&directory)?;
             job
         };
         self.apply(&mut job)?;

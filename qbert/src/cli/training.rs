@@ -101,14 +101,15 @@ impl Training {
         let task = self.reading.task()?;
         let mut settings = recipe(task);
         self.recipe.apply(&mut settings);
+        let model = model::directory(self.model.as_deref().unwrap_or_default(), quiet)?;
         Ok(Finetune {
-            model: model::directory(self.model.as_deref().unwrap_or_default(), quiet)?,
             task,
             train: self.train.clone(),
             dev: self.dev.clone().unwrap_or_default(),
             out: self.out().to_owned(),
             read: self.reading.options(true)?,
-            max_len: self.reading.max_len()?,
+            max_len: self.reading.max_len(&model)?,
+            model,
             max_train: self.max_train,
             settings,
             resume,

@@ -5,7 +5,7 @@
 //! work on the same rows: each holds a lock on the one it makes.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use qbert_kernels::Compute;
@@ -52,7 +52,8 @@ impl Study {
         let scratch = self.scratch(&row);
         let lock = lock_file(&scratch)?;
         // Every row needs it, so other processes wait rather than measure it, too.
-        lock.lock().map_err(io(&scratch, "lock a file in"))?;
+        // Where the file system cannot lock, there is nobody to wait for.
+        let _ = lock.lock();
         if let Some(done) = self.done(&row)? {
             remove(&scratch)?;
             return Ok(Ran::Before(done));
@@ -77,8 +78,11 @@ impl Study {
         }
         let scratch = self.scratch(row);
         let lock = lock_file(&scratch)?;
-        if lock.try_lock().is_err() {
-            return Ok(Ran::Elsewhere);
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(Ran::Elsewhere),
+            // Not every file system can lock; then there is nobody to share the rows with.
+            Err(TryLockError::Error(_)) => {}
         }
         // Another process may have been done just before the lock was free.
         if let Some(done) = self.done(row)? {
@@ -89,14 +93,15 @@ impl Study {
         let evaluations = self.train(row, baseline, (compute, watch), &scratch)?;
         let packing = Packing::quantized(&scratch)?.for_task(self.experiment.task.name());
         let training = Some(training(&scratch)?);
-        let result = self.finish(row, baseline.measured_full(), evaluations, training, &packing)?;
         if self.experiment.keep {
             packing.write(&scratch.join(FILE_NAME))?;
             let kept = self.directory().join(row.id());
+            // Before the result, which must not stand beside the model of an earlier row of this name.
+            remove(&kept)?;
             std::fs::rename(&scratch, &kept).map_err(io(&kept, "move a directory to"))?;
-        } else {
-            remove(&scratch)?;
         }
+        let result = self.finish(row, baseline.measured_full(), evaluations, training, &packing)?;
+        remove(&scratch)?;
         Ok(Ran::Now(result))
     }
 
@@ -133,9 +138,11 @@ impl Study {
             match difference {
                 None => return Ok(()),
                 Some(difference) if !self.experiment.redo => return Err(made_differently(&path, &difference)),
-                Some(_) => clear(scratch)?,
+                Some(_) => {}
             }
         }
+        // Whatever lies here without its settings, or with others, is not of this row.
+        clear(scratch)?;
         write_json(&path, &settings)
     }
 
@@ -153,7 +160,8 @@ impl Study {
         if !finished {
             let job = Quantize { job: self.job(row, scratch), plan: self.plan(row)?, settings: quantization(row) };
             let full_precision = baseline.full_precision.get(&baseline.metric).copied();
-            let judging = Judging { max_dev: self.experiment.max_dev, full_precision };
+            // Figures are those of the last epoch, so the model that is kept must be.
+            let judging = Judging { max_dev: self.experiment.max_dev, full_precision, keep_last: true };
             quantize_with(&job, judging, compute, &mut recorder)?;
         }
         recorder.finish()
@@ -198,21 +206,24 @@ fn lock_file(scratch: &Path) -> Result<File> {
     File::create(scratch.join(LOCK)).map_err(io(scratch, "create a file in"))
 }
 
-/// Removes a scratch directory, unless another process was faster.
-fn remove(scratch: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(scratch) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(scratch, "remove")(error)),
+/// Removes a directory, unless it is not there or another process was faster.
+fn remove(directory: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(directory, "remove")(error)),
         _ => Ok(()),
     }
 }
 
-/// Empties a scratch directory, but for the lock.
+/// Empties a scratch directory, but for the lock. The settings go last: as long as something is left they say of what.
 fn clear(scratch: &Path) -> Result<()> {
-    for entry in std::fs::read_dir(scratch).map_err(io(scratch, "read"))? {
-        let path = entry.map_err(io(scratch, "read"))?.path();
-        if path.file_name().is_some_and(|name| name != LOCK) {
-            std::fs::remove_file(&path).map_err(io(&path, "remove"))?;
-        }
+    let entries = std::fs::read_dir(scratch).map_err(io(scratch, "read"))?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(io(scratch, "read")));
+    let mut paths = paths.collect::<Result<Vec<PathBuf>>>()?;
+    paths.retain(|path| path.file_name().is_some_and(|name| name != LOCK));
+    paths.sort_by_key(|path| path.file_name().is_some_and(|name| name == SETTINGS));
+    for path in paths {
+        let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        removed.map_err(io(&path, "remove"))?;
     }
     Ok(())
 }

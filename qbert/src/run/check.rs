@@ -4,8 +4,10 @@
 use qbert_model::{Checkpoint, Head};
 use qbert_quant::GroupSpec;
 use qbert_tasks::features::qa::QaOptions;
-use qbert_tasks::{Dataset, LabelSource, Labels, Task, Tokenizer, read};
+use qbert_tasks::{Dataset, LabelSource, Labels, Tokenizer, read};
 use qbert_train::features::{Features, head_of};
+use qbert_train::finetune::check_length;
+use qbert_train::loading::labels_of_head;
 use serde_json::{Value, json};
 
 use super::{Job, hashes};
@@ -33,7 +35,7 @@ pub(super) struct Checked {
 pub(super) fn check(job: &Job) -> Result<Checked> {
     settings(job)?;
     let checkpoint = Checkpoint::open(&job.directory)?;
-    let tokenizer = Tokenizer::from_directory(&job.directory)?;
+    let tokenizer = Tokenizer::for_model(&job.directory, checkpoint.config().vocab_size)?;
     let wishes = wishes(job, &checkpoint)?;
     let train = read(job.task, &job.train, &job.read)?;
     let headless = headless(job, &checkpoint, &train)?;
@@ -67,10 +69,7 @@ fn settings(job: &Job) -> Result<()> {
 
 /// Refuses a length that the model does not have, or that is too small for the task.
 fn length(job: &Job, checkpoint: &Checkpoint, tokenizer: &Tokenizer, mut dev: Dataset) -> Result<()> {
-    if job.max_len > checkpoint.config().max_positions {
-        let rule = "the model has fewer positions than that (max_position_embeddings in config.json)";
-        return Err(qbert_train::Error::Setting { name: "--max-len", value: job.max_len.to_string(), rule }.into());
-    }
+    check_length(job.max_len, checkpoint.config().max_positions)?;
     dev.truncate(1);
     Features::new(dev, tokenizer, &QaOptions { max_len: job.max_len, ..QaOptions::default() })?;
     Ok(())
@@ -114,20 +113,14 @@ fn headless(job: &Job, checkpoint: &Checkpoint, train: &Dataset) -> Result<Optio
         // Names that say nothing; their number has to do.
         return Ok(if own.len() == found.len() { None } else { others() });
     }
-    let fits = match &job.read.labels {
-        LabelSource::Given(given) => *given == own,
-        LabelSource::TaskOrFound if job.task.default_labels().is_some() => reads_with(job, job.task, &own),
+    let expected = matches!(job.read.labels, LabelSource::Given(_)) || job.task.default_labels().is_some();
+    let fits = if expected {
+        labels_of_head(job.task, &own, &job.read.labels).is_ok()
+    } else {
         // In a user's own data a number is a name, and not the place of somebody else's label.
-        LabelSource::TaskOrFound => found.names().iter().all(|name| own.names().contains(name)),
+        found.names().iter().all(|name| own.names().contains(name))
     };
     Ok(if fits { None } else { others() })
-}
-
-/// Whether the training data can be read with these labels.
-fn reads_with(job: &Job, task: Task, labels: &Labels) -> bool {
-    let mut reading = job.read.clone();
-    reading.labels = LabelSource::Given(labels.clone());
-    read(task, &job.train, &reading).is_ok()
 }
 
 fn identity(job: &Job) -> Result<Value> {

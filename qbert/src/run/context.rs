@@ -44,15 +44,14 @@ impl<'a> Context<'a> {
             let path = out.clone();
             move |source| Error::from(qbert_model::Error::Io { path, action, source })
         };
+        refuse_foreign(out)?;
+        std::fs::create_dir_all(out).map_err(failed("create the directory"))?;
+        // The record is read under the lock: a run that ends meanwhile writes it last.
+        let lock = lock(out)?;
         let record = match Record::read(out)? {
             Some(record) => same_run(out, record, &checked.identity)?,
-            None => {
-                refuse_foreign(out)?;
-                Record::new(checked.identity.clone())
-            }
+            None => Record::new(checked.identity.clone()),
         };
-        std::fs::create_dir_all(out).map_err(failed("create the directory"))?;
-        let lock = lock(out)?;
         atomic::remove_leftovers(out)?;
         let context = Self { job, compute, watch, checked, record, _lock: lock };
         context.record.write(out)?;
@@ -151,7 +150,7 @@ fn same_run(out: &Path, record: Record, identity: &Value) -> Result<Record> {
 
 /// A directory without the record of a run must hold nothing that could be lost.
 fn refuse_foreign(out: &Path) -> Result<()> {
-    if !out.exists() {
+    if !out.exists() || out.join(RECORD).exists() {
         return Ok(());
     }
     let failed = |source| {

@@ -99,7 +99,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             "speed": job.speed,
         }),
         results: &results,
-        replaces: &[speed::FILE],
+        replaces: &[METRICS, CHANGES, speed::FILE],
     };
     context.perform(step, |context| {
         let full_model = if context.finetunes() { FINETUNED } else { &job.model };

@@ -14,7 +14,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         stage: Stage::Pack,
         inputs: json!({ "checkpoint": hashes::model(&checkpoint)? }),
         results: &[FILE_NAME],
-        replaces: &[],
+        replaces: &[FILE_NAME],
     };
     context.perform(step, |_| {
         let mut packing = Packing::quantized(&checkpoint)?.for_task(job.task.name());

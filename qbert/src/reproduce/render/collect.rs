@@ -90,8 +90,10 @@ pub(super) struct Sample {
     counted: usize,
     /// How much each example moves the deciding metric, the mean over the runs; `None` where a run did not keep it.
     influences: Option<Vec<f64>>,
-    /// The deviation between seeds of other methods in the variant, for a single run.
-    usual_deviation: Option<f64>,
+    /// What runs differ in on the whole dev set by chance of its examples alone, as a variance; 0 for a single run.
+    within: f64,
+    /// The variance between seeds of methods that lose about as much, for a single run.
+    usual_variance: Option<f64>,
     /// Which of the task's budgets the runs had, each once; none without training.
     pub(super) budgets: Vec<usize>,
 }
@@ -118,6 +120,12 @@ impl Sample {
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         (values.len() > 1).then(|| (squares / (values.len() - 1) as f64).sqrt())
     }
+
+    /// The variance between seeds, without what differs by chance of the examples: that is in the examples' error, and
+    /// must not count twice. `None` for a single run.
+    fn seed_variance(&self, metric: &str) -> Option<f64> {
+        Some((self.deviation(metric)?.powi(2) - self.within).max(0.0))
+    }
 }
 
 /// The standard error of a sum of figures.
@@ -135,8 +143,7 @@ impl StandardError {
         let (mut shares, mut seeds) = (0.0, 0.0);
         for (_, sample) in terms {
             shares += binomial(sample.mean(metric)?, sample.counted);
-            let deviation = sample.deviation(metric).or(sample.usual_deviation).unwrap_or(0.0);
-            seeds += deviation.powi(2) / sample.len() as f64;
+            seeds += sample.seed_variance(metric).or(sample.usual_variance).unwrap_or(0.0) / sample.len() as f64;
         }
         let paired = paired(terms).map(|influences| squared_error(&influences));
         Some(Self { value: (paired.unwrap_or(shares) + seeds).sqrt(), paired: paired.is_some() })
@@ -163,20 +170,36 @@ impl fmt::Display for StandardError {
     }
 }
 
-/// The mean of the runs' influences.
-fn influences<'a>(runs: impl Iterator<Item = Option<&'a Outcomes>>) -> Option<Vec<f64>> {
+/// The mean of the runs' influences, and the variance of a run's figure that comes of each example's differing between
+/// runs by chance.
+fn influences<'a>(runs: impl Iterator<Item = Option<&'a Outcomes>>) -> Option<(Vec<f64>, f64)> {
     let runs = runs.map(|run| Some(run?.influences())).collect::<Option<Vec<Vec<f64>>>>()?;
     let length = runs.first()?.len();
     if runs.iter().any(|run| run.len() != length) {
         return None;
     }
-    Some((0..length).map(|place| runs.iter().map(|run| run[place]).sum::<f64>() / runs.len() as f64).collect())
+    let (count, mut within) = (runs.len() as f64, 0.0);
+    let mean = |place: usize| runs.iter().map(|run| run[place]).sum::<f64>() / count;
+    let means: Vec<f64> = (0..length).map(mean).collect();
+    if runs.len() > 1 {
+        let squares = runs.iter().flat_map(|run| run.iter().zip(&means)).map(|(own, mean)| (own - mean).powi(2));
+        within = squares.sum::<f64>() / (count - 1.0) / (length as f64).powi(2);
+    }
+    Some((means, within))
 }
 
 /// The squared standard error of a share in percent.
 pub(super) fn binomial(percent: f64, counted: usize) -> f64 {
     let share = (percent / 100.0).clamp(0.0, 1.0);
     1e4 * share * (1.0 - share) / counted.max(1) as f64
+}
+
+/// How much the seed matters to a method.
+#[derive(Debug, Clone, Copy)]
+struct SeedVariance {
+    variant: Variant,
+    mean: f64,
+    variance: f64,
 }
 
 /// All results of a task.
@@ -187,8 +210,7 @@ pub(super) struct Collected {
     pub(super) rows: Vec<RowResult>,
     /// How much was trained, the most frequent first.
     pub(super) budgets: Vec<String>,
-    /// Between seeds, in the variants that have methods with several.
-    deviations: Vec<(Variant, f64)>,
+    variances: Vec<SeedVariance>,
     pub(super) sensitivity: Option<Sensitivity>,
 }
 
@@ -233,8 +255,8 @@ impl Collected {
         }
         let budgets = budgets(&rows);
         let sensitivity = sensitivity.map(|path| Sensitivity::read(&path)).transpose()?;
-        let mut collected = Self { task, rows, budgets, deviations: Vec::new(), sensitivity };
-        collected.deviations = collected.usual_deviations();
+        let mut collected = Self { task, rows, budgets, variances: Vec::new(), sensitivity };
+        collected.variances = collected.seed_variances();
         Ok(Some(collected))
     }
 
@@ -262,8 +284,9 @@ impl Collected {
     pub(super) fn full_sample(&self) -> Sample {
         let outcomes = self.rows.iter().find_map(|row| row.outcomes.full_precision.as_ref());
         let runs = vec![self.any().full_precision.clone()];
-        let influences = influences(std::iter::once(outcomes));
-        Sample { runs, counted: self.any().counted, influences, usual_deviation: None, budgets: Vec::new() }
+        let influences = influences(std::iter::once(outcomes)).map(|(means, _)| means);
+        let (counted, budgets) = (self.any().counted, Vec::new());
+        Sample { runs, counted, influences, within: 0.0, usual_variance: None, budgets }
     }
 
     /// The runs of a method, by its name in files.
@@ -275,9 +298,9 @@ impl Collected {
             // All say the same; one that kept what became of each example says more.
             let judged = || rows.iter().filter(|row| row.post_training.is_some());
             let row = judged().find(|row| row.outcomes.post_training.is_some()).or(judged().next())?;
-            let influences = influences(std::iter::once(row.outcomes.post_training.as_ref()));
+            let influences = influences(std::iter::once(row.outcomes.post_training.as_ref())).map(|(means, _)| means);
             let (runs, budgets) = (vec![row.post_training.clone()?], Vec::new());
-            return Some(Sample { runs, counted, influences, usual_deviation: None, budgets });
+            return Some(Sample { runs, counted, influences, within: 0.0, usual_variance: None, budgets });
         }
         let runs: Vec<_> = rows.iter().filter_map(|row| Some(row.last.as_ref()?.metrics.clone())).collect();
         let place = |row: &&RowResult| self.budgets.iter().position(|text| Some(text) == budget(row).as_ref());
@@ -285,22 +308,39 @@ impl Collected {
         budgets.sort_unstable();
         budgets.dedup();
         let trained = rows.iter().filter(|row| row.last.is_some());
-        let influences = influences(trained.map(|row| row.outcomes.last.as_ref()));
-        let usual_deviation = self.deviations.iter().find(|(own, _)| *own == variant).map(|(_, deviation)| *deviation);
-        (!runs.is_empty()).then_some(Sample { runs, counted, influences, usual_deviation, budgets })
+        let (influences, within) = influences(trained.map(|row| row.outcomes.last.as_ref())).unzip();
+        let mut sample =
+            Sample { runs, counted, influences, within: within.unwrap_or(0.0), usual_variance: None, budgets };
+        sample.usual_variance = self.usual_variance(variant, sample.mean(self.metric())?);
+        Some(sample)
     }
 
-    /// The deviation between seeds in each variant, over all methods that were run with several: the root of the mean
-    /// square.
-    fn usual_deviations(&self) -> Vec<(Variant, f64)> {
+    /// The mean variance between seeds of the methods with several that lose most nearly as much: what loses much
+    /// scatters much.
+    fn usual_variance(&self, variant: Variant, mean: f64) -> Option<f64> {
+        const NEAREST: usize = 3;
+        let mut known: Vec<(f64, f64)> = self
+            .variances
+            .iter()
+            .filter(|own| own.variant == variant)
+            .map(|own| ((own.mean - mean).abs(), own.variance))
+            .collect();
+        known.sort_by(|a, b| a.0.total_cmp(&b.0));
+        known.truncate(NEAREST);
+        (!known.is_empty()).then(|| known.iter().map(|(_, variance)| variance).sum::<f64>() / known.len() as f64)
+    }
+
+    /// What is known of the chance of seeds: from every method that was run with several.
+    fn seed_variances(&self) -> Vec<SeedVariance> {
         let names: BTreeSet<&str> = self.rows.iter().map(name_of).collect();
-        let of = |variant: Variant| {
-            let samples = names.iter().filter_map(|name| self.sample(name, variant));
-            let squares: Vec<f64> = samples.filter_map(|own| Some(own.deviation(self.metric())?.powi(2))).collect();
-            let mean = squares.iter().sum::<f64>() / squares.len().max(1) as f64;
-            (!squares.is_empty()).then_some((variant, mean.sqrt()))
-        };
-        Variant::all().into_iter().filter_map(of).collect()
+        let mut found = Vec::new();
+        for variant in Variant::all() {
+            for sample in names.iter().filter_map(|name| self.sample(name, variant)) {
+                let (mean, variance) = (sample.mean(self.metric()), sample.seed_variance(self.metric()));
+                found.extend(mean.zip(variance).map(|(mean, variance)| SeedVariance { variant, mean, variance }));
+            }
+        }
+        found
     }
 
     /// Whether any row was run in a variant.

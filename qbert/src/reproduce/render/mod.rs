@@ -26,23 +26,26 @@ use super::result::{RowResult, io};
 use super::rows::{HEADLINE_COMPRESSION, HEADLINE_DROP, HEADLINE_METHOD, Ranges, method_name};
 use crate::Result;
 
-const INTRODUCTION: &str = "\
+/// The beginning, with the command that the page is made by.
+const INTRODUCTION: [&str; 2] = [
+    "\
 # The paper's tables, measured here
 
-Made from `results/reproduce/*/*.json` by
+Made by
 
 ```text
-qbert reproduce --render results/reproduce --out docs/results.md --readme README.md
+",
+    "
 ```
 
-and never edited by hand; [reproduce.md](reproduce.md) says how the rows are made. The paper's figures are those of
-BERT-base, ours those of a smaller model with a smaller budget, so what is comparable is the *drop* below each one's own
-full precision. \"min/max\" takes the smallest and largest weight of a group as its range, which is how the paper is read;
+and never edited by hand. The paper's figures are those of BERT-base, ours those of another model with a budget of its own,
+so what is comparable is the *drop* below each one's own full precision. \"min/max\" takes the smallest and largest weight of a group as its range, which is how the paper is read;
 \"optimal\" takes the range with the least squared error; \"compensated\" rounds weights so that they make up for each other's
 errors, and \"distilled\" learns from the full-precision model, too; the paper does neither. \"Not trained\" is quantized and
 calibrated only. Figures after training are those of the last epoch. \"Not run\" says that there is no result. ± in tables of
 figures is the standard deviation between n seeds.
-";
+",
+];
 
 /// Everything that is made of a directory of results.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,14 +93,16 @@ impl Rendered {
 /// Page and figures, from a directory of results and the files beside it: `sensitivity-TASK.json`,
 /// `weight-errors-TASK.json`, `landscape-TASK.json`, `attention-kl-TASK.json`, and `bench-infer.json` for a README.
 ///
+/// `command` is what makes the page, to be printed there.
+///
 /// # Errors
 /// No results, results that cannot be read, or results of different models in one task.
-pub fn render(directory: &Path) -> Result<Rendered> {
+pub fn render(directory: &Path, command: &str) -> Result<Rendered> {
     let all = Collected::read(directory)?;
     let beside = directory.parent().unwrap_or(directory);
     let variants = shown(&all);
     let (paper, mut drawn) = figures::paper(beside, &all)?;
-    let mut text = INTRODUCTION.to_owned();
+    let mut text = INTRODUCTION.join(command);
     let _ = write!(text, "\n## The headline\n\n{}", headline(&all)?);
     let _ = write!(text, "\n## What agrees with the paper and what does not\n\n{}", agreement(&all)?);
     let _ = write!(text, "\n## Beyond the paper: ranges, compensation, distillation\n\n{}", beyond(&all)?);
@@ -178,6 +183,9 @@ fn headline(all: &[Collected]) -> Result<String> {
         }
         table.row(cells);
     }
+    if known == 0 {
+        return Ok(format!("No row at 2/3 bits makes the encoder {HEADLINE_COMPRESSION} times smaller or more.\n"));
+    }
     let which = if holds.is_empty() { String::new() } else { format!(" ({})", holds.join(", ")) };
     Ok(format!(
         "Encoder weights at least {HEADLINE_COMPRESSION} times smaller than f32 at 2/3 bits with at most {HEADLINE_DROP} \
@@ -208,8 +216,8 @@ fn agreement(all: &[Collected]) -> Result<String> {
     let mut text = format!(
         "Each line is a statement of the paper about a difference of figures, in points of the task's metric. Beside the \
          paper's difference stands ours with its standard error: by chance of the dev set's examples, which both models \
-         were judged by, and of the seeds (n); a row with one seed takes the usual deviation of the task's rows with \
-         several, if it has any. With * a row's file does not say what became of \
+         were judged by, and of the seeds (n); a row with one seed takes the mean variance of those three of the task's \
+         rows with several that lose most nearly as much, if there are any, and none otherwise. With * a row's file does not say what became of \
          each example, and the error is that of figures on different examples (of entities for NER), which is too large as a rule. A difference of {ERRORS} standard errors counts: then \
          the statement *holds*, or *does not hold*; below it is *within noise*. Where all rows of a statement are {LOST} points \
          or more below full precision *nothing* was *learned*, and their difference says nothing.\n\n"
