@@ -38,7 +38,7 @@ pub enum Error {
         name: String,
     },
     /// The model is for something else than what it is asked.
-    #[error("{}: {asked} is not what this model is for: it is {}", path.display(), describe(*head))]
+    #[error("{asked} is not what {} is for: this model is {}", path.display(), describe(*head))]
     WrongTask {
         /// The model.
         path: PathBuf,

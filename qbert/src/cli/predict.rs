@@ -7,7 +7,10 @@ use std::io::{BufRead, BufReader, ErrorKind as IoErrorKind, Read, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use qbert::runtime::{Answers, Classification, Input, Prediction, Session, SessionOptions, Tagging};
+use qbert::model::Head;
+use qbert::runtime::{
+    Answers, Classification, Error as RuntimeError, Input, Prediction, Session, SessionOptions, Tagging,
+};
 use qbert::{Error, ErrorKind, Result};
 use serde_json::Value;
 
@@ -26,6 +29,7 @@ Examples:
 
 Without TEXT every line of the standard input is one. With --jsonl every line is an object with the keys
 text, text and text2, words, or question and context; its `id` is part of the answer.
+A line that cannot be answered ends the run, after the answers to the lines before it.
 Offsets count characters (Unicode code points), from 0.")]
 pub(crate) struct Options {
     /// The packed model.
@@ -56,6 +60,8 @@ pub(crate) struct Options {
 struct Item {
     input: Input,
     id: Option<Value>,
+    /// The line of the standard input, from 1; none for an argument.
+    line: Option<usize>,
 }
 
 pub(crate) fn run(options: &Options) -> Result<String> {
@@ -65,8 +71,8 @@ pub(crate) fn run(options: &Options) -> Result<String> {
     let answered = if options.text.is_empty() {
         each_line(options, &session, std::io::stdin().lock())
     } else {
-        let items = options.text.iter().map(|text| Item { input: options.input(text), id: None });
-        answer(options, &session, &items.collect::<Vec<_>>())
+        let items = options.text.iter().map(|text| Item { input: options.input(text), id: None, line: None });
+        answer(options, &session, items.collect())
     };
     match answered {
         // Whoever closed the pipe has seen enough.
@@ -98,60 +104,139 @@ impl Options {
 
     fn item(&self, number: usize, line: &str) -> Result<Item> {
         if !self.jsonl {
-            return Ok(Item { input: self.input(line), id: None });
+            return Ok(Item { input: self.input(line), id: None, line: Some(number) });
         }
         let wrong = |problem: &str| {
             let hint = "an object has text, text and text2, words, or question and context".to_owned();
-            Error::new(ErrorKind::BadInput, format!("standard input, line {number}: {problem}"), hint)
+            Error::new(ErrorKind::BadInput, format!("{}{problem}", place(Some(number))), hint)
         };
         let value: Value = serde_json::from_str(line).map_err(|error| wrong(&format!("not valid JSON: {error}")))?;
+        if let Some(problem) = problem_of(&value) {
+            return Err(wrong(&problem));
+        }
         let id = value.get("id").cloned();
         let input = serde_json::from_value(value).map_err(|_| wrong("an object that asks nothing"))?;
-        Ok(Item { input, id })
+        Ok(Item { input, id, line: Some(number) })
     }
+
+    /// An error about one item: says which, and what to do in the terms of how it was given.
+    fn refusal(&self, item: &Item, error: RuntimeError) -> Error {
+        let hint = match &error {
+            RuntimeError::WrongTask { head, .. } => self.hint_for(*head).map(str::to_owned).or(error.hint()),
+            _ => error.hint(),
+        };
+        let error = Error::from(error);
+        Error::new(error.kind(), format!("{}{error}", place(item.line)), hint)
+    }
+
+    fn hint_for(&self, head: Head) -> Option<&'static str> {
+        match (head, self.jsonl) {
+            (Head::SequenceClassification, true) => Some("an object for this model has text, or text and text2"),
+            (Head::SequenceClassification, false) => Some("leave --context out; a second text is given with --text2"),
+            (Head::TokenClassification, true) => Some("an object for this model has text, or words"),
+            (Head::TokenClassification, false) => Some("leave --context and --text2 out"),
+            (Head::QuestionAnswering, true) => Some("an object for this model has question and context"),
+            (Head::QuestionAnswering, false) => {
+                Some("TEXT is the question; give the text that answers it with --context TEXT")
+            }
+            (Head::None, _) => None,
+        }
+    }
+}
+
+/// Where an item stands, as messages begin.
+fn place(line: Option<usize>) -> String {
+    line.map(|number| format!("standard input, line {number}: ")).unwrap_or_default()
+}
+
+/// What is wrong with an object as a question to a model. Keys without a value count as absent.
+fn problem_of(value: &Value) -> Option<String> {
+    if !value.is_object() {
+        return Some("not a JSON object".to_owned());
+    }
+    let given = |key: &str| value.get(key).filter(|value| !value.is_null());
+    let no_string = |key: &str| {
+        let is_wrong = given(key).is_some_and(|value| !value.is_string());
+        is_wrong.then(|| format!("`{key}` is not a string"))
+    };
+    let without = |key: &str, other: &str| {
+        (given(key).is_some() && given(other).is_none()).then(|| format!("`{key}` without `{other}`"))
+    };
+    if given("text").is_some() {
+        return no_string("text").or_else(|| no_string("text2"));
+    }
+    if let Some(words) = given("words") {
+        let is_list = words.as_array().is_some_and(|words| words.iter().all(Value::is_string));
+        return (!is_list).then(|| "`words` is not a list of strings".to_owned());
+    }
+    let question = without("question", "context").or_else(|| without("context", "question"));
+    question.or_else(|| no_string("question")).or_else(|| no_string("context")).or_else(|| without("text2", "text"))
 }
 
 /// Answers lines as they come: those that are there already together.
 fn each_line(options: &Options, session: &Session, input: impl Read) -> std::result::Result<(), Failure> {
+    let mut waiting = Vec::new();
+    let ended = read_lines(options, session, input, &mut waiting);
+    // A bad line ends the reading, but the good ones before it have their answers.
+    answer(options, session, waiting)?;
+    ended
+}
+
+/// Reads lines up to the end or a bad one; what is not answered yet is left in `waiting`.
+fn read_lines(
+    options: &Options,
+    session: &Session,
+    input: impl Read,
+    waiting: &mut Vec<Item>,
+) -> std::result::Result<(), Failure> {
     let mut reader = BufReader::with_capacity(1 << 16, input);
-    let (mut items, mut number, mut line) = (Vec::new(), 0, String::new());
+    let (mut number, mut line) = (0, String::new());
     loop {
         line.clear();
-        let read = reader.read_line(&mut line).map_err(|error| unreadable(number + 1, &error))?;
-        if read > 0 {
-            number += 1;
-            let text = line.strip_suffix('\n').unwrap_or(&line);
-            let text = text.strip_suffix('\r').unwrap_or(text);
-            if !(options.jsonl && text.trim().is_empty()) {
-                items.push(options.item(number, text)?);
-            }
-            if items.len() < TOGETHER && reader.buffer().contains(&b'\n') {
-                continue;
-            }
-        }
-        if !items.is_empty() {
-            answer(options, session, &items)?;
-            items.clear();
-        }
-        if read == 0 {
+        if reader.read_line(&mut line).map_err(|error| unreadable(number + 1, &error))? == 0 {
             return Ok(());
+        }
+        number += 1;
+        let text = line.strip_suffix('\n').unwrap_or(&line);
+        let text = text.strip_suffix('\r').unwrap_or(text);
+        if !(options.jsonl && text.trim().is_empty()) {
+            waiting.push(options.item(number, text)?);
+        }
+        if waiting.len() == TOGETHER || !reader.buffer().contains(&b'\n') {
+            answer(options, session, std::mem::take(waiting))?;
         }
     }
 }
 
 fn unreadable(number: usize, error: &std::io::Error) -> Error {
     if error.kind() == IoErrorKind::InvalidData {
-        let message = format!("standard input, line {number}: not valid UTF-8");
+        let message = format!("{}not valid UTF-8", place(Some(number)));
         return Error::new(ErrorKind::BadInput, message, "save the text as UTF-8".to_owned());
     }
     Error::new(ErrorKind::Environment, format!("cannot read the standard input: {error}"), None)
 }
 
-fn answer(options: &Options, session: &Session, items: &[Item]) -> std::result::Result<(), Failure> {
+/// Answers items together. If the model refuses, they are asked one by one: so those before the culprit have their
+/// answers, and the error says which it is.
+fn answer(options: &Options, session: &Session, items: Vec<Item>) -> std::result::Result<(), Failure> {
     let inputs: Vec<Input> = items.iter().map(|item| item.input.clone()).collect();
-    let predictions = session.predict(&inputs).map_err(Error::from)?;
+    if let Ok(predictions) = session.predict(&inputs) {
+        return write(options, items.iter().zip(&predictions));
+    }
+    for item in &items {
+        let predictions = session.predict(std::slice::from_ref(&item.input));
+        let predictions = predictions.map_err(|error| options.refusal(item, error))?;
+        write(options, std::iter::once(item).zip(&predictions))?;
+    }
+    Ok(())
+}
+
+fn write<'a>(
+    options: &Options,
+    answers: impl Iterator<Item = (&'a Item, &'a Prediction)>,
+) -> std::result::Result<(), Failure> {
     let mut text = String::new();
-    for (item, prediction) in items.iter().zip(&predictions) {
+    for (item, prediction) in answers {
         if options.json || options.jsonl {
             let mut value = serde_json::to_value(prediction).unwrap_or_default();
             if let (Some(id), Value::Object(object)) = (&item.id, &mut value) {
