@@ -123,7 +123,9 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Diverged { .. } => "lower --lr (a tenth is a good next try), or check the data for broken examples",
-            Self::Resume { .. } => "start again in an empty --out directory, or repeat the first command's settings",
+            Self::Resume { .. } => {
+                "--resume with the settings of the first command goes on with it; another --out begins anew"
+            }
             Self::Stopped { .. } => "the same command with --resume goes on from there",
             Self::Sensitivity { .. } => "make it with `qbert analyze`; parts must come from the same command",
             Self::Curvature { .. } => "the checkpoint's weights overflow: fine-tune it again at a lower rate",

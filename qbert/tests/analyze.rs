@@ -78,7 +78,8 @@ fn from_a_checkpoint_to_a_plan() {
 }
 
 fn refuses(home: &Path) {
-    assert!(fail(home, &format!("{ANALYZE} whole")).contains("--resume"));
+    let again = fail(home, &format!("{ANALYZE} whole"));
+    assert!(again.contains("holds an analysis already\nhint: --resume with the settings"), "{again}");
     assert!(fail(home, &format!("{ANALYZE} x --shard 3/2")).contains("--shard is 3/2"));
     assert!(fail(home, &format!("{ANALYZE} x --fraction 0")).contains("--fraction is 0"));
     assert!(fail(home, "analyze --merge --out nowhere").contains("nowhere"));

@@ -189,7 +189,7 @@ fn open(analysis: &Analysis, part: &Part, state_path: &Path) -> Result<Begin> {
     if !analysis.resume {
         let there = [state_path, finished.as_path()].into_iter().find(|path| path.exists());
         return match there {
-            Some(path) => refuse(path, "the directory holds an analysis already; --resume continues it".to_owned()),
+            Some(path) => refuse(path, "the directory holds an analysis already".to_owned()),
             None => Ok(Begin::Fresh),
         };
     }
