@@ -106,7 +106,7 @@ pub(crate) fn main() -> ExitCode {
         Verb::Finetune(options) => finetune::run(&options, arguments.quiet),
         Verb::Quantize(options) => quantize::run(&options, arguments.quiet),
         Verb::Pack(options) => pack::run(&options, arguments.quiet),
-        Verb::Predict(options) => predict::run(&options),
+        Verb::Predict(options) => predict::run(&options, arguments.quiet),
         Verb::Eval(options) => eval::run(&options, arguments.quiet),
         Verb::Analyze(options) => analyze::run(&options, arguments.quiet),
         Verb::Landscape(options) => landscape::run(&options, arguments.quiet),

@@ -2,6 +2,7 @@
 //!
 //! Unlike the other verbs it writes as it goes: whoever feeds it line by line gets each answer before the next line.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, ErrorKind as IoErrorKind, Read, Write};
 use std::path::PathBuf;
@@ -11,8 +12,11 @@ use qbert::model::Head;
 use qbert::runtime::{
     Answers, Classification, Error as RuntimeError, Input, Prediction, Session, SessionOptions, Tagging,
 };
+use qbert::tasks::{Error as TaskError, Kind, Task};
 use qbert::{Error, ErrorKind, Result};
 use serde_json::Value;
+
+use super::note;
 
 /// The most inputs that are answered together.
 const TOGETHER: usize = 256;
@@ -36,10 +40,10 @@ pub(crate) struct Options {
     model: PathBuf,
     /// Texts, or questions.
     text: Vec<String>,
-    /// The second text of every pair.
+    /// The second text of every pair; for models of pairs.
     #[arg(long, value_name = "TEXT", conflicts_with = "context")]
     text2: Option<String>,
-    /// Where answers are looked for.
+    /// Where answers are looked for; for models that answer questions.
     #[arg(long, value_name = "TEXT")]
     context: Option<String>,
     /// Read JSON objects, one per line; print the same.
@@ -64,16 +68,10 @@ struct Item {
     line: Option<usize>,
 }
 
-pub(crate) fn run(options: &Options) -> Result<String> {
-    let usual = SessionOptions::default();
-    let threads = options.threads.unwrap_or(usual.threads);
-    let session = Session::open(&options.model, SessionOptions { threads, max_len: options.max_len })?;
-    let answered = if options.text.is_empty() {
-        each_line(options, &session, std::io::stdin().lock())
-    } else {
-        let items = options.text.iter().map(|text| Item { input: options.input(text), id: None, line: None });
-        answer(options, &session, items.collect())
-    };
+pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    let asking = Asking::new(options, quiet)?;
+    let answered =
+        if options.text.is_empty() { asking.each_line(std::io::stdin().lock()) } else { asking.each_argument() };
     match answered {
         // Whoever closed the pipe has seen enough.
         Ok(()) | Err(Failure::Closed) => Ok(String::new()),
@@ -123,6 +121,10 @@ impl Options {
     fn refusal(&self, item: &Item, error: RuntimeError) -> Error {
         let hint = match &error {
             RuntimeError::WrongTask { head, .. } => self.hint_for(*head).map(str::to_owned).or(error.hint()),
+            // It is too short for any item.
+            RuntimeError::Task(TaskError::MaxLen { .. }) if self.max_len.is_some() => {
+                return Error::from(error).of_flag("--max-len");
+            }
             _ => error.hint(),
         };
         let error = Error::from(error);
@@ -173,38 +175,103 @@ fn problem_of(value: &Value) -> Option<String> {
     question.or_else(|| no_string("question")).or_else(|| no_string("context")).or_else(|| without("text2", "text"))
 }
 
-/// Answers lines as they come: those that are there already together.
-fn each_line(options: &Options, session: &Session, input: impl Read) -> std::result::Result<(), Failure> {
-    let mut waiting = Vec::new();
-    let ended = read_lines(options, session, input, &mut waiting);
-    // A bad line ends the reading, but the good ones before it have their answers.
-    answer(options, session, waiting)?;
-    ended
+/// The opened model and how it is asked.
+struct Asking<'a> {
+    options: &'a Options,
+    session: Session,
+    /// What the model was trained for, if its file says so.
+    task: Option<Task>,
+    /// Whether nothing (more) is said about texts that lack the second one.
+    is_silent: Cell<bool>,
 }
 
-/// Reads lines up to the end or a bad one; what is not answered yet is left in `waiting`.
-fn read_lines(
-    options: &Options,
-    session: &Session,
-    input: impl Read,
-    waiting: &mut Vec<Item>,
-) -> std::result::Result<(), Failure> {
-    let mut reader = BufReader::with_capacity(1 << 16, input);
-    let (mut number, mut line) = (0, String::new());
-    loop {
-        line.clear();
-        if reader.read_line(&mut line).map_err(|error| unreadable(number + 1, &error))? == 0 {
-            return Ok(());
+impl<'a> Asking<'a> {
+    fn new(options: &'a Options, quiet: bool) -> Result<Self> {
+        let threads = options.threads.unwrap_or(SessionOptions::default().threads);
+        let session = Session::open(&options.model, SessionOptions { threads, max_len: options.max_len });
+        let session = session.map_err(|error| match error {
+            RuntimeError::MaxLen { .. } => Error::from(error).of_flag("--max-len"),
+            RuntimeError::Kernel(_) => Error::from(error).of_flag("--threads"),
+            _ => Error::from(error),
+        })?;
+        let task = session.model().task().parse().ok();
+        Ok(Self { options, session, task, is_silent: Cell::new(quiet) })
+    }
+
+    /// Pairs and single texts look alike to a classifier, but the answer to the wrong one means nothing.
+    fn check(&self, item: &Item) -> Result<()> {
+        let Some(task) = self.task else { return Ok(()) };
+        let (model, is_object) = (self.options.model.display(), self.options.jsonl);
+        match (task.kind(), &item.input) {
+            (Kind::Classify, Input::Pair { .. }) => {
+                let message = format!("{}a pair of texts, but {model} is for single ones ({task})", place(item.line));
+                let hint = if is_object { "leave `text2` out of the object" } else { "leave --text2 out" };
+                Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()))
+            }
+            (Kind::Pair, Input::Text { .. }) => {
+                if !self.is_silent.replace(true) {
+                    let hint = if is_object { "give objects with text and text2" } else { "give it with --text2" };
+                    let place = place(item.line);
+                    note(&format!("warning: {place}a text without the second one that {model} ({task}) needs: {hint}"));
+                }
+                Ok(())
+            }
+            _ => Ok(()),
         }
-        number += 1;
-        let text = line.strip_suffix('\n').unwrap_or(&line);
-        let text = text.strip_suffix('\r').unwrap_or(text);
-        if !(options.jsonl && text.trim().is_empty()) {
-            waiting.push(options.item(number, text)?);
+    }
+
+    fn each_argument(&self) -> std::result::Result<(), Failure> {
+        let item = |text: &String| Item { input: self.options.input(text), id: None, line: None };
+        let items: Vec<Item> = self.options.text.iter().map(item).collect();
+        items.iter().try_for_each(|item| self.check(item))?;
+        self.answer(items)
+    }
+
+    /// Answers lines as they come: those that are there already together.
+    fn each_line(&self, input: impl Read) -> std::result::Result<(), Failure> {
+        let mut waiting = Vec::new();
+        let ended = self.read_lines(input, &mut waiting);
+        // A bad line ends the reading, but the good ones before it have their answers.
+        self.answer(waiting)?;
+        ended
+    }
+
+    /// Reads lines up to the end or a bad one; what is not answered yet is left in `waiting`.
+    fn read_lines(&self, input: impl Read, waiting: &mut Vec<Item>) -> std::result::Result<(), Failure> {
+        let mut reader = BufReader::with_capacity(1 << 16, input);
+        let (mut number, mut line) = (0, String::new());
+        loop {
+            line.clear();
+            if reader.read_line(&mut line).map_err(|error| unreadable(number + 1, &error))? == 0 {
+                return Ok(());
+            }
+            number += 1;
+            let text = line.strip_suffix('\n').unwrap_or(&line);
+            let text = text.strip_suffix('\r').unwrap_or(text);
+            if !(self.options.jsonl && text.trim().is_empty()) {
+                let item = self.options.item(number, text)?;
+                self.check(&item)?;
+                waiting.push(item);
+            }
+            if waiting.len() == TOGETHER || !reader.buffer().contains(&b'\n') {
+                self.answer(std::mem::take(waiting))?;
+            }
         }
-        if waiting.len() == TOGETHER || !reader.buffer().contains(&b'\n') {
-            answer(options, session, std::mem::take(waiting))?;
+    }
+
+    /// Answers items together. If the model refuses, they are asked one by one: so those before the culprit have their
+    /// answers, and the error says which it is.
+    fn answer(&self, items: Vec<Item>) -> std::result::Result<(), Failure> {
+        let inputs: Vec<Input> = items.iter().map(|item| item.input.clone()).collect();
+        if let Ok(predictions) = self.session.predict(&inputs) {
+            return write(self.options, items.iter().zip(&predictions));
         }
+        for item in &items {
+            let predictions = self.session.predict(std::slice::from_ref(&item.input));
+            let predictions = predictions.map_err(|error| self.options.refusal(item, error))?;
+            write(self.options, std::iter::once(item).zip(&predictions))?;
+        }
+        Ok(())
     }
 }
 
@@ -214,21 +281,6 @@ fn unreadable(number: usize, error: &std::io::Error) -> Error {
         return Error::new(ErrorKind::BadInput, message, "save the text as UTF-8".to_owned());
     }
     Error::new(ErrorKind::Environment, format!("cannot read the standard input: {error}"), None)
-}
-
-/// Answers items together. If the model refuses, they are asked one by one: so those before the culprit have their
-/// answers, and the error says which it is.
-fn answer(options: &Options, session: &Session, items: Vec<Item>) -> std::result::Result<(), Failure> {
-    let inputs: Vec<Input> = items.iter().map(|item| item.input.clone()).collect();
-    if let Ok(predictions) = session.predict(&inputs) {
-        return write(options, items.iter().zip(&predictions));
-    }
-    for item in &items {
-        let predictions = session.predict(std::slice::from_ref(&item.input));
-        let predictions = predictions.map_err(|error| options.refusal(item, error))?;
-        write(options, std::iter::once(item).zip(&predictions))?;
-    }
-    Ok(())
 }
 
 fn write<'a>(
