@@ -56,6 +56,10 @@ fn from_a_checkpoint_to_a_plan() {
     assert!(said.contains("layer 1: eigenvalues"), "{said}");
     let grid: serde_json::Value = serde_json::from_slice(&std::fs::read(home.join("landscape.json")).unwrap()).unwrap();
     assert_eq!(grid["layers"][1]["losses"][2].as_array().unwrap().len(), 3);
+    let all = landscape.replace("--max-examples 20", "--max-examples all");
+    let twice = succeed(home, &format!("{all} --layer 1 1 --json --out landscape.json"));
+    let twice: serde_json::Value = serde_json::from_str(&twice).unwrap();
+    assert_eq!((&twice["examples"], twice["layers"].as_array().unwrap().len()), (&240.into(), 1));
     assert!(fail(home, &format!("{landscape} --layer 2 --out no.json")).contains("--layer is 2"));
     assert!(!home.join("no.json").exists());
 
@@ -89,6 +93,10 @@ fn refuses(home: &Path) {
     assert!(headless.contains("head"), "{headless}");
     let limit = ANALYZE.replace("--max-examples 40", "--max-examples many");
     assert!(fail(home, &format!("{limit} x")).contains("--max-examples is many"));
+    let landscape = "landscape --model tuned --task sst2 --data dev.tsv --max-len 16 --out x --layer 0";
+    let even = fail(home, &format!("{landscape} --points 4"));
+    assert!(even.contains("--points is 4: it must be odd"), "{even}");
+    assert!(fail(home, &format!("{landscape} --max-examples many")).contains("--max-examples is many"));
     let alien = fail(home, "attention-kl tuned model --task sst2 --data train.tsv --max-len 16 --out kl.json");
     assert!(alien.contains("head"), "{alien}");
     assert!(!home.join("x").exists(), "what is refused leaves nothing behind");
