@@ -52,7 +52,8 @@ pub(crate) struct Options {
     /// Check this plan against the model instead of making one.
     #[arg(long, group = "source", value_name = "FILE")]
     check: Option<PathBuf>,
-    /// Groups per encoder matrix: a number, `head` or `neuron` [default: 128].
+    /// Groups per encoder matrix: a number, `head` or `neuron` [default: 128, or one per neuron in a
+    /// smaller model].
     #[arg(long)]
     groups: Option<String>,
     /// How ranges are found: `mse`, `min-max` or `percentile:99.9` [default: mse].
