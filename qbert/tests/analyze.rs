@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{fail, prepare, succeed};
+use common::{fail, prepare, qbert, stderr, succeed};
 
 const ANALYZE: &str =
     "analyze --model tuned --task sst2 --data train.tsv --runs 4 --max-examples 40 --max-len 16 --out";
@@ -50,6 +50,19 @@ fn from_a_checkpoint_to_a_plan() {
         let bits = &plan["bits"][format!("layer.{layer}.query")];
         assert_eq!(bits.as_u64(), Some(if layer == most { 4 } else { 2 }), "{plan}");
     }
+
+    let for_model = |name: &str| {
+        let sensitivity = "--sensitivity whole/sensitivity.json --bits 2,4 --high 1";
+        let output = qbert(home, &format!("plan --model {name} {sensitivity}"));
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output)
+    };
+    assert_eq!(for_model("tuned"), "");
+    let other = for_model("model");
+    assert!(
+        other.contains("warning: whole/sensitivity.json was measured on other weights than those of model"),
+        "{other}"
+    );
 
     let landscape = "landscape --model tuned --task sst2 --data train.tsv --max-len 16 --max-examples 20 --points 3";
     let said = succeed(home, &format!("{landscape} --layer 0 1 --out landscape.json"));

@@ -58,7 +58,7 @@ pub(super) fn check(options: &Wishes, model: &Model<'_>) -> Result<()> {
     let alike = vec![LayerSensitivity { mean: 1.0, std: 0.0, trace: Some(1.0) }; layers];
     let metric = options.metric.unwrap_or_default();
     let (measured, ranking) =
-        (Measured { task: None, layers: alike.clone() }, Ranking::new(&alike, metric)?);
+        (Measured { task: None, model: None, layers: alike.clone() }, Ranking::new(&alike, metric)?);
     let mixed = Mixed { options, model, base: plan, widths: widths(options)?, metric, measured, ranking };
     match options.budget {
         None => mixed.by_rank().map(drop),
