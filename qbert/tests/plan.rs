@@ -222,7 +222,7 @@ fn a_small_model_takes_one_group_per_neuron() {
     assert!(plan.contains("groups = 16"), "{plan}");
     let refused = home.run("plan --model model --bits 2 --groups 128");
     assert!(refused.contains("error: --groups: 128 groups for 16 output neurons"), "{refused}");
-    assert!(refused.contains("hint: use at most 16 groups") && refused.contains("[exit 2]"), "{refused}");
+    assert!(refused.contains("hint: give --groups 16 or fewer") && refused.contains("[exit 2]"), "{refused}");
 }
 
 #[test]

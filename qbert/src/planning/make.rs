@@ -172,7 +172,9 @@ fn groups(options: &Wishes, shape: &ModelShape) -> Result<Option<GroupSpec>> {
     let neurons = matrices.map(|tensor| tensor.rows).min().unwrap_or(GROUPS);
     match options.groups {
         Some(GroupSpec::Count(groups)) if groups > neurons => {
-            Err(Error::from(qbert_quant::Error::TooManyGroups { groups, neurons }).of_flag("--groups"))
+            let problem = qbert_quant::Error::TooManyGroups { groups, neurons };
+            let hint = format!("give --groups {neurons} or fewer, or --groups neuron for one per output neuron");
+            Err(Error::new(ErrorKind::BadInput, format!("--groups: {problem}"), hint))
         }
         None if neurons < GROUPS => Ok(Some(GroupSpec::Count(neurons))),
         given => Ok(given),
