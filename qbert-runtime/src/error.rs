@@ -38,7 +38,7 @@ pub enum Error {
         name: String,
     },
     /// The model is for something else than what it is asked.
-    #[error("{}: {asked} is not what this model is for: it is {}", path.display(), describe(*head))]
+    #[error("{asked} is not what {} is for: this model is {}", path.display(), describe(*head))]
     WrongTask {
         /// The model.
         path: PathBuf,
@@ -46,6 +46,14 @@ pub enum Error {
         asked: &'static str,
         /// The head the model has.
         head: Head,
+    },
+    /// A longest sequence that the model has no positions for.
+    #[error("sequences of up to {max_len} tokens; the model takes 1 to {positions}")]
+    MaxLen {
+        /// What was asked for.
+        max_len: usize,
+        /// The positions of the model.
+        positions: usize,
     },
     /// Token ids, segments or offsets that do not fit the model.
     #[error("{problem}")]
@@ -78,6 +86,11 @@ impl Error {
             Self::WrongTask { head: Head::SequenceClassification, .. } => "give it a text, or a pair of texts",
             Self::WrongTask { head: Head::TokenClassification, .. } => "give it a text, or a list of words",
             Self::WrongTask { head: Head::QuestionAnswering, .. } => "give it a question and a context",
+            Self::MaxLen { positions, .. } => {
+                return Some(format!(
+                    "ask for at most {positions}, or leave the length out for as long as the model takes"
+                ));
+            }
             Self::Tokens { .. } => {
                 "segments go with ids one to one, offsets ascend from 0 to the number of ids, and no sequence is longer than the model's positions"
             }

@@ -74,9 +74,7 @@ impl Session {
         let positions = model.config().max_positions;
         let max_len = max_len.unwrap_or(positions);
         if max_len == 0 || max_len > positions {
-            return Err(Error::Tokens {
-                problem: format!("sequences of up to {max_len} tokens; the model takes 1 to {positions}"),
-            });
+            return Err(Error::MaxLen { max_len, positions });
         }
         let tokenizer = tokenizer(&model)?;
         if tokenizer.vocab_size() > model.config().vocab_size {

@@ -167,7 +167,7 @@ fn the_wrong_question_is_refused_with_a_hint() {
         let session = session(head, 48, ALL_WIDTHS[0], 1);
         let error = session.predict(std::slice::from_ref(&question)).unwrap_err();
         assert!(matches!(error, Error::WrongTask { .. }), "{error}");
-        assert!(error.to_string().starts_with("tiny.qbert: a question is not what this model is for"), "{error}");
+        assert!(error.to_string().starts_with("a question is not what tiny.qbert is for"), "{error}");
         assert!(error.hint().is_some() && !error.is_environment());
         assert!(session.answer(&[("who ?", "the owl")]).is_err());
     }

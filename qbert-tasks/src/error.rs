@@ -318,9 +318,11 @@ impl Error {
                 || "the first line must hold the column names".to_owned(),
                 |name| format!("did you mean {name:?}?"),
             ),
-            Error::NoColumn { tried, .. } => {
-                let tried = tried.join(", ");
-                format!("the first line must hold the column names; name the one to take (tried were {tried})")
+            Error::NoColumn { role, tried, .. } => {
+                let (flag, tried) = (column_flag(role), tried.join(", "));
+                format!(
+                    "the first line must hold the column names; name the one to take with {flag} (tried were {tried})"
+                )
             }
             Error::DuplicateColumn { .. } => "rename one of them".to_owned(),
             Error::Quoting { .. } => {
@@ -328,7 +330,7 @@ impl Error {
                     .to_owned()
             }
             Error::UnknownLabel { nearest, .. } => nearest.as_ref().map_or_else(
-                || "correct the file, or give the labels of this data".to_owned(),
+                || "correct the file, or give the labels of this data with --labels".to_owned(),
                 |name| format!("did you mean {name:?}?"),
             ),
             Error::MissingLabel { .. } => "add the label, or remove the example".to_owned(),
@@ -336,7 +338,9 @@ impl Error {
                 "the last column must be O, or B- or I- (or E-, S-, L-, U-) followed by the entity type".to_owned()
             }
             Error::BadLabels { .. } => "give each label once, in the order of the model's outputs".to_owned(),
-            Error::UnknownFormat { .. } => "end the name in .tsv, .csv or .jsonl, or say which it is".to_owned(),
+            Error::UnknownFormat { .. } => {
+                "end the name in .tsv, .csv or .jsonl, or say which it is with --format".to_owned()
+            }
             Error::Json { .. } => "check that the file is complete and is JSON".to_owned(),
             Error::JsonLayout { layout, .. } => (*layout).to_owned(),
             Error::AnswerOffset { elsewhere, .. } => elsewhere.map_or_else(
@@ -371,6 +375,15 @@ impl Error {
 /// A count with its noun: `1 column`, `2 columns`.
 fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The flag that names the column for a role.
+fn column_flag(role: &str) -> &'static str {
+    match role {
+        "label" => "--label",
+        "second text" => "--text2",
+        _ => "--text",
+    }
 }
 
 fn task_names() -> Vec<String> {

@@ -145,7 +145,9 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Diverged { .. } => "lower --lr (a tenth is a good next try), or check the data for broken examples",
-            Self::Resume { .. } => "start again in an empty --out directory, or repeat the first command's settings",
+            Self::Resume { .. } => {
+                "--resume with the settings of the first command goes on with it; another --out begins anew"
+            }
             Self::NoExamples { .. } => {
                 "`qbert data` shows what is in a file; questions without an answer are left out, and so is what --max-train or --max-dev cuts off"
             }

@@ -40,12 +40,12 @@ pub struct Job {
 /// What decides the numbers of a landscape.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Points along each direction.
+    /// Points along each direction: an odd number, so that the model itself is in the middle.
     pub points: usize,
     /// Length of the longest step along each direction, in the norm of the weights' change.
     pub extent: f64,
-    /// Sequences whose loss is shown.
-    pub max_examples: usize,
+    /// Sequences whose loss is shown at the most; `None` for no limit.
+    pub max_examples: Option<usize>,
     /// When the search for eigenvectors stops.
     pub stop: Stop,
     /// Seed of the sample and the starting vectors.
@@ -54,20 +54,27 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { points: 21, extent: 0.5, max_examples: 64, stop: Stop { iterations: 40, tolerance: 0.05 }, seed: 1 }
+        Self {
+            points: 21,
+            extent: 0.5,
+            max_examples: Some(64),
+            stop: Stop { iterations: 40, tolerance: 0.05 },
+            seed: 1,
+        }
     }
 }
 
 impl Settings {
     fn check(&self) -> Result<()> {
         let refuse = |name, value: String, rule| Err(Error::Setting { name, value, rule });
-        if !(2..=201).contains(&self.points) {
-            return refuse("--points", self.points.to_string(), "it must be between 2 and 201");
+        if !(3..=201).contains(&self.points) || self.points.is_multiple_of(2) {
+            let rule = "it must be odd, as the model itself is in the middle, and from 3 to 201";
+            return refuse("--points", self.points.to_string(), rule);
         }
         if !(self.extent > 0.0 && self.extent.is_finite()) {
             return refuse("--extent", self.extent.to_string(), "it must be above 0");
         }
-        if self.max_examples == 0 {
+        if self.max_examples == Some(0) {
             return refuse("--max-examples", "0".to_owned(), "it must be at least 1");
         }
         Ok(())
@@ -124,7 +131,8 @@ pub fn landscapes(job: &Job, compute: &Compute, watch: Watch<'_>) -> Result<Land
         return Err(Error::Setting { name: "--layer", value: layer.to_string(), rule });
     }
     let settings = &job.settings;
-    let sample = Sample::draw(&loaded.features, settings.max_examples, settings.seed, 0)?;
+    let most = settings.max_examples.unwrap_or(loaded.features.len());
+    let sample = Sample::draw(&loaded.features, most, settings.seed, 0)?;
     sample.batches().iter().try_for_each(|(batch, _)| loaded.bert.check(batch))?;
     let mut plane = Plane { loaded: &loaded, compute, sample: &sample, activations: Activations::for_evaluation() };
     let pairs = plane.directions(&job.layers, settings, watch)?;

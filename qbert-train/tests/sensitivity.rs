@@ -289,7 +289,7 @@ fn a_landscape_bends_as_its_eigenvalues_say() {
     let settings = landscape::Settings {
         points: 5,
         extent: 0.02,
-        max_examples: 40,
+        max_examples: Some(40),
         stop: Stop { iterations: 100, tolerance: 1e-4 },
         seed: 2,
     };

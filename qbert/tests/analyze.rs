@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{fail, prepare, succeed};
+use common::{fail, prepare, qbert, stderr, succeed};
 
 const ANALYZE: &str =
     "analyze --model tuned --task sst2 --data train.tsv --runs 4 --max-examples 40 --max-len 16 --out";
@@ -51,11 +51,28 @@ fn from_a_checkpoint_to_a_plan() {
         assert_eq!(bits.as_u64(), Some(if layer == most { 4 } else { 2 }), "{plan}");
     }
 
+    let for_model = |name: &str| {
+        let sensitivity = "--sensitivity whole/sensitivity.json --bits 2,4 --high 1";
+        let output = qbert(home, &format!("plan --model {name} {sensitivity}"));
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output)
+    };
+    assert_eq!(for_model("tuned"), "");
+    let other = for_model("model");
+    assert!(
+        other.contains("warning: whole/sensitivity.json was measured on other weights than those of model"),
+        "{other}"
+    );
+
     let landscape = "landscape --model tuned --task sst2 --data train.tsv --max-len 16 --max-examples 20 --points 3";
     let said = succeed(home, &format!("{landscape} --layer 0 1 --out landscape.json"));
     assert!(said.contains("layer 1: eigenvalues"), "{said}");
     let grid: serde_json::Value = serde_json::from_slice(&std::fs::read(home.join("landscape.json")).unwrap()).unwrap();
     assert_eq!(grid["layers"][1]["losses"][2].as_array().unwrap().len(), 3);
+    let all = landscape.replace("--max-examples 20", "--max-examples all");
+    let twice = succeed(home, &format!("{all} --layer 1 1 --json --out landscape.json"));
+    let twice: serde_json::Value = serde_json::from_str(&twice).unwrap();
+    assert_eq!((&twice["examples"], twice["layers"].as_array().unwrap().len()), (&240.into(), 1));
     assert!(fail(home, &format!("{landscape} --layer 2 --out no.json")).contains("--layer is 2"));
     assert!(!home.join("no.json").exists());
 
@@ -78,7 +95,8 @@ fn from_a_checkpoint_to_a_plan() {
 }
 
 fn refuses(home: &Path) {
-    assert!(fail(home, &format!("{ANALYZE} whole")).contains("--resume"));
+    let again = fail(home, &format!("{ANALYZE} whole"));
+    assert!(again.contains("holds an analysis already\nhint: --resume with the settings"), "{again}");
     assert!(fail(home, &format!("{ANALYZE} x --shard 3/2")).contains("--shard is 3/2"));
     assert!(fail(home, &format!("{ANALYZE} x --fraction 0")).contains("--fraction is 0"));
     assert!(fail(home, "analyze --merge --out nowhere").contains("nowhere"));
@@ -88,6 +106,10 @@ fn refuses(home: &Path) {
     assert!(headless.contains("head"), "{headless}");
     let limit = ANALYZE.replace("--max-examples 40", "--max-examples many");
     assert!(fail(home, &format!("{limit} x")).contains("--max-examples is many"));
+    let landscape = "landscape --model tuned --task sst2 --data dev.tsv --max-len 16 --out x --layer 0";
+    let even = fail(home, &format!("{landscape} --points 4"));
+    assert!(even.contains("--points is 4: it must be odd"), "{even}");
+    assert!(fail(home, &format!("{landscape} --max-examples many")).contains("--max-examples is many"));
     let alien = fail(home, "attention-kl tuned model --task sst2 --data train.tsv --max-len 16 --out kl.json");
     assert!(alien.contains("head"), "{alien}");
     assert!(!home.join("x").exists(), "what is refused leaves nothing behind");

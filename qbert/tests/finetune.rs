@@ -70,6 +70,7 @@ fn a_finished_run_evaluates_and_is_not_overwritten() {
     let again = finetune(home.path(), "out", &[]).output().unwrap();
     assert_eq!(again.status.code(), Some(2));
     assert!(stderr(&again).contains("the directory holds a run already"), "{}", stderr(&again));
+    assert!(stderr(&again).contains("hint: --resume with the settings"), "{}", stderr(&again));
 
     let eval = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_qbert"));

@@ -212,6 +212,19 @@ fn errors_of_a_plan_are_those_of_the_quantizer_in_embeddings_too() {
     assert!(plan_errors(&parameters, &shape, &other, &Threads::single()).is_err());
 }
 
+/// The paper's 128 groups are only the usual number: whoever asks for them on a small model is told so.
+#[test]
+fn a_small_model_takes_one_group_per_neuron() {
+    let home = home();
+    let text = home.run("plan --model model --bits 2 --out plan.toml");
+    assert!(text.ends_with("[exit 0]\n\n"), "{text}");
+    let plan = std::fs::read_to_string(home.path("plan.toml")).unwrap();
+    assert!(plan.contains("groups = 16"), "{plan}");
+    let refused = home.run("plan --model model --bits 2 --groups 128");
+    assert!(refused.contains("error: --groups: 128 groups for 16 output neurons"), "{refused}");
+    assert!(refused.contains("hint: give --groups 16 or fewer") && refused.contains("[exit 2]"), "{refused}");
+}
+
 #[test]
 fn wrong_sensitivities_exit_with_2_and_say_where() {
     let home = home();

@@ -101,12 +101,14 @@ fn calibration_alone_writes_a_checkpoint_that_evaluates_as_quantized() {
 fn what_cannot_be_done_is_refused_and_nothing_is_written() {
     let home = tempfile::tempdir().unwrap();
     prepare(home.path());
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 8] = [
         (&["--plan", "other.toml"], "error: the plan is for 12 encoder layers, the model has 2\nhint: use a plan with"),
         (&["--plan", "nowhere.toml"], "error: nowhere.toml: cannot read the plan"),
         (&["--plan", "plan.toml", "--range", "maximal"], "error: --range: \"maximal\" is no range method"),
         (&["--plan", "plan.toml", "--range-batches", "0"], "error: --range-batches is 0: at least 1 batch"),
         (&["--plan", "plan.toml", "--distill", "1,1,-1,1"], "error: --distill is -1: a weight of the loss"),
+        (&["--plan", "plan.toml", "--temperature", "0"], "error: --temperature is 0: it must be above 0"),
+        (&["--plan", "plan.toml", "--temperature", "-1"], "error: --temperature is -1: it must be above 0"),
         (&["--plan", "plan.toml", "--range-freeze", "2"], "error: --range-freeze is 2: it is a share of the steps"),
     ];
     for (arguments, expected) in cases {

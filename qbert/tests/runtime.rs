@@ -186,11 +186,11 @@ fn packed_scores_of_committed_models_are_those_of_the_quantized_directory() {
     }
 }
 
-fn qbert(home: &Path, arguments: &[&str], input: &str) -> Output {
+fn qbert(home: &Path, arguments: &[&str], input: impl AsRef<[u8]>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_qbert"));
     command.current_dir(home).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_ref()).unwrap();
     child.wait_with_output().unwrap()
 }
 
@@ -265,12 +265,96 @@ fn a_quantized_directory_its_packed_file_and_what_is_asked_of_it() {
 
     refused(&qbert(home, &["predict", "small/model.qbert", "--jsonl"], "{\"text\": 3}\n"), "standard input, line 1");
     refused(&qbert(home, &["predict", "small/model.qbert", "--jsonl"], "{}\n{"), "an object that asks nothing");
-    refused(&qbert(home, &["predict", "small/model.qbert", "who", "--context", "a"], ""), "not what this model is for");
+    let asked = qbert(home, &["predict", "small/model.qbert", "who", "--context", "a"], "");
+    refused(&asked, "a question is not what small/model.qbert is for");
+    refused(&asked, "leave --context out");
     refused(&qbert(home, &["predict", "small/vocab.txt", "who"], ""), "not a packed model");
-    refused(&qbert(home, &["predict", "small/model.qbert", "a", "--max-len", "17"], ""), "the model takes 1 to 16");
+    for (length, problem) in [
+        ("17", "--max-len: sequences of up to 17 tokens; the model takes 1 to 16"),
+        ("0", "--max-len: sequences of up to 0 tokens; the model takes 1 to 16"),
+        ("2", "--max-len: a maximum length of 2 is too small"),
+        ("-1", "'--max-len <MAX_LEN>': it must be a whole number from 0 up"),
+    ] {
+        let output = qbert(home, &["predict", "small/model.qbert", "a", "--max-len", length], "");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && text.contains(problem), "{text}");
+    }
     refused(&qbert(home, &["pack", "tuned", "--out", "x.qbert"], ""), "not a directory that `qbert quantize` wrote");
     let unfit = ["eval", "small/model.qbert", "--task", "ner", "--data", "dev.tsv", "--max-len", "16"];
     refused(&qbert(home, &unfit, ""), "the task ner needs TokenClassification");
+}
+
+#[test]
+fn good_lines_before_a_bad_one_are_answered() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    quantized(home);
+    let answers = stdout(&qbert(home, &["predict", "small/model.qbert", "--json"], "good film\nbad plot\n"));
+    let stopped = |form: &str, bad: &[u8], problem: &str| {
+        let lines: &[u8] = match form {
+            "--jsonl" => b"{\"text\": \"good film\"}\n\n{\"text\": \"bad plot\"}\n",
+            _ => b"good film\nbad plot\n",
+        };
+        let after: &[u8] = b"\n{\"text\": \"good film\"}\n";
+        let output = qbert(home, &["predict", "small/model.qbert", form], [lines, bad, after].concat());
+        let line = lines.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        refused(&output, &format!("standard input, line {line}: {problem}"));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), answers, "{problem}");
+    };
+    stopped("--json", b"caf\xe9", "not valid UTF-8");
+    stopped("--jsonl", b"{", "not valid JSON");
+    stopped("--jsonl", b"3", "not a JSON object");
+    stopped("--jsonl", b"{\"txt\": \"good\"}", "an object that asks nothing");
+    stopped("--jsonl", b"{\"text\": 5}", "`text` is not a string");
+    stopped("--jsonl", b"{\"text\": \"good\", \"text2\": []}", "`text2` is not a string");
+    stopped("--jsonl", b"{\"text2\": \"good\"}", "`text2` without `text`");
+    stopped("--jsonl", b"{\"words\": [\"good\", 5]}", "`words` is not a list of strings");
+    stopped("--jsonl", b"{\"question\": \"good\"}", "`question` without `context`");
+    let question = b"{\"question\": \"good\", \"context\": \"bad\"}";
+    stopped("--jsonl", question, "a question is not what small/model.qbert is for: this model is for labels of texts");
+}
+
+#[test]
+fn pairs_and_single_texts_are_told_apart_and_questions_need_a_context() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    quantized(home);
+    let predict = |model: &str, arguments: &[&str], input: &str| {
+        qbert(home, &[&["predict", model][..], arguments].concat(), input)
+    };
+    let single = "small/model.qbert";
+    refused(
+        &predict(single, &["good", "--text2", "bad"], ""),
+        "a pair of texts, but small/model.qbert is for single ones",
+    );
+    let lines = "{\"text\": \"good\"}\n{\"text\": \"good\", \"text2\": \"bad\"}\n";
+    let output = predict(single, &["--jsonl"], lines);
+    refused(&output, "standard input, line 2: a pair of texts");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1);
+
+    // The same weights, said to be for pairs; and a model whose file says nothing.
+    for task in ["pair", ""] {
+        Packing::quantized(&home.join("small")).unwrap().for_task(task).write(&home.join("other.qbert")).unwrap();
+        let output = predict("other.qbert", &["good", "bad"], "");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        assert_eq!(
+            text.matches("warning: a text without the second one").count(),
+            usize::from(task == "pair"),
+            "{text}"
+        );
+        let pair = predict("other.qbert", &["good", "--text2", "bad"], "");
+        assert!(pair.status.success() && pair.stderr.is_empty());
+        assert!(predict("other.qbert", &["good", "-q"], "").stderr.is_empty());
+    }
+
+    std::fs::create_dir(home.join("questions")).unwrap();
+    committed_checkpoint(&home.join("questions"), "tiny-span");
+    let pack = ["pack", "questions/model", "--bits", "8", "--activation-bits", "32", "--out", "questions.qbert"];
+    stdout(&qbert(home, &pack, ""));
+    refused(&predict("questions.qbert", &["who"], ""), "a text is not what questions.qbert is for");
+    refused(&predict("questions.qbert", &["who"], ""), "with --context TEXT");
+    refused(&predict("questions.qbert", &[], "who\n"), "standard input, line 1: a text is not what");
 }
 
 #[test]
@@ -292,5 +376,5 @@ fn a_checkpoint_is_packed_without_training() {
     );
     let bench = ["bench", "infer", "--model", "model", "--bits", "2,3", "--work", "A", "--budget", "0", "--json", "-q"];
     let failed = qbert(home, &bench, "");
-    refused(&failed, "it may have 1 to 16");
+    refused(&failed, "--work: A has sequences of 32 tokens, and the model takes 16 at the most");
 }

@@ -46,8 +46,8 @@ impl Distillation {
             }
         }
         if !(self.temperature > 0.0 && self.temperature.is_finite()) {
-            let rule = "the temperature must be above 0";
-            return Err(Error::Setting { name: "--distill", value: self.temperature.to_string(), rule });
+            let rule = "it must be above 0";
+            return Err(Error::Setting { name: "--temperature", value: self.temperature.to_string(), rule });
         }
         Ok(())
     }

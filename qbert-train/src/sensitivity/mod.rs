@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use qbert_kernels::Compute;
-use qbert_model::atomic;
+use qbert_model::{Parameters, atomic};
 use qbert_tasks::{ReadOptions, Task};
 
 pub use file::{FORMAT, Found, LayerSensitivity, RunInfo, Sensitivity, Subject, VERSION, rank_correlation};
@@ -162,10 +162,15 @@ pub fn analyze_saving(
     Ok(outcome)
 }
 
+/// The hash of a model's weights, as [`Subject::model`] has it: tells whether sensitivities are those of a model.
+pub fn model_hash(weights: &Parameters) -> String {
+    fingerprint(weights.values().iter().map(|value| value.to_bits()))
+}
+
 fn subject(analysis: &Analysis, loaded: &Loaded) -> Result<Subject> {
     Ok(Subject {
         task: analysis.task.name().to_owned(),
-        model: fingerprint(loaded.weights.values().iter().map(|value| value.to_bits())),
+        model: model_hash(&loaded.weights),
         layer_parameters: loaded.bert.layout().layers().iter().map(ExactSizeIterator::len).collect(),
         data: data_fingerprint(&loaded.features)?,
         max_len: analysis.max_len,
@@ -189,7 +194,7 @@ fn open(analysis: &Analysis, part: &Part, state_path: &Path) -> Result<Begin> {
     if !analysis.resume {
         let there = [state_path, finished.as_path()].into_iter().find(|path| path.exists());
         return match there {
-            Some(path) => refuse(path, "the directory holds an analysis already; --resume continues it".to_owned()),
+            Some(path) => refuse(path, "the directory holds an analysis already".to_owned()),
             None => Ok(Begin::Fresh),
         };
     }

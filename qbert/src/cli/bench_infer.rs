@@ -77,6 +77,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     for &threads in &options.threads {
         let options_of = SessionOptions { threads, ..SessionOptions::default() };
         let session = Session::from_bytes(&options.model, bytes.clone(), options_of)?;
+        check_lengths(&works, session.config().max_positions)?;
         for &(letter, sequences, length) in &works {
             let found = measure(options, &session, (letter, sequences, length))?;
             if options.json {
@@ -89,6 +90,21 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         }
     }
     Ok(text)
+}
+
+/// Refuses works that the model has no positions for.
+fn check_lengths(works: &[(char, usize, usize)], positions: usize) -> Result<()> {
+    let Some((letter, _, length)) = works.iter().find(|(_, _, length)| *length > positions) else { return Ok(()) };
+    let fitting: String =
+        works.iter().filter(|(_, _, length)| *length <= positions).map(|(letter, ..)| letter).collect();
+    let message =
+        format!("--work: {letter} has sequences of {length} tokens, and the model takes {positions} at the most");
+    let hint = if fitting.is_empty() {
+        "choose a shorter one (A has 32 tokens, B and D 128, C 384), or a model with more positions".to_owned()
+    } else {
+        format!("--work {fitting} is what fits")
+    };
+    Err(Error::new(ErrorKind::BadInput, message, hint))
 }
 
 fn work(letter: char) -> Result<(char, usize, usize)> {

@@ -12,7 +12,7 @@ use qbert::quant::{BitWidth, GroupSpec, Plan, Precision, RangeMethod};
 use qbert::tasks::Tokenizer;
 
 use super::describe::Described;
-use super::table::Table;
+use super::table::{Table, size};
 use super::{inspect_packed, json, model};
 
 /// Show what a checkpoint or a packed model is; everything in it is read and checked on the way.
@@ -100,20 +100,20 @@ impl Report {
         let stored: Vec<String> = self.stored_as.iter().map(|(dtype, count)| format!("{count} in {dtype}")).collect();
         let _ = writeln!(text, "{}", self.directory);
         text += &self.described.lines();
-        let (count, size) = (self.parameters, mebibytes(8 * self.f32_bytes as u64));
-        let _ = writeln!(text, "  parameters  {count}, {size:.1} MiB in f32, all finite");
+        let (count, mib) = (self.parameters, mebibytes(8 * self.f32_bytes as u64));
+        let _ = writeln!(text, "  parameters  {count}, {} in f32, all finite", size(mib));
         let _ = writeln!(text, "  tensors     {}", stored.join(", "));
         if !self.unused_tensors.is_empty() {
             let _ = writeln!(text, "  not used    {}", self.unused_tensors.join(", "));
         }
         let mut table = Table::new(["bits", "paper's size", "encoder only", "packed weights", "smaller by"]);
-        for size in &self.sizes {
+        for at in &self.sizes {
             table.row([
-                size.bits.to_string(),
-                format!("{:.1} MiB", size.paper_total_mib),
-                format!("{:.1} MiB", size.paper_encoder_mib),
-                format!("{:.1} MiB", mebibytes(8 * size.file_bytes)),
-                format!("{:.1}x", self.f32_bytes as f64 / size.file_bytes as f64),
+                at.bits.to_string(),
+                size(at.paper_total_mib),
+                size(at.paper_encoder_mib),
+                size(mebibytes(8 * at.file_bytes)),
+                format!("{:.1}x", self.f32_bytes as f64 / at.file_bytes as f64),
             ]);
         }
         let groups = self.sizes.first().map_or(0, |size| size.groups);

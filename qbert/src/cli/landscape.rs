@@ -8,7 +8,7 @@ use qbert::Result;
 use qbert::train::landscape::{Job, Landscapes, Settings, landscapes};
 
 use super::progress::Progress;
-use super::reading::Reading;
+use super::reading::{Reading, limit};
 use super::{compute, json, model, note};
 
 /// Compute the loss over the plane of a layer's first two Hessian eigenvectors.
@@ -45,15 +45,15 @@ pub(crate) struct Options {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Grid")]
 struct Grid {
-    /// Points along each direction.
+    /// Points along each direction: an odd number, as the model itself is in the middle.
     #[arg(long, default_value_t = 21)]
     points: usize,
     /// How far the weights are moved along each direction.
     #[arg(long, default_value_t = 0.5)]
     extent: f64,
-    /// Sequences whose loss is shown.
-    #[arg(long, default_value_t = 64)]
-    max_examples: usize,
+    /// Sequences whose loss is shown at the most, or `all` for no limit.
+    #[arg(long, default_value = "64")]
+    max_examples: String,
     /// Products in the search for eigenvectors at the most.
     #[arg(long, default_value_t = 40)]
     iterations: usize,
@@ -66,7 +66,8 @@ struct Grid {
 }
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
-    let Grid { points, extent, max_examples, iterations, tol, seed } = options.grid;
+    let Grid { points, extent, iterations, tol, seed, .. } = options.grid;
+    let max_examples = limit("--max-examples", &options.grid.max_examples)?;
     let stop = qbert::hessian::Stop { iterations, tolerance: tol };
     qbert::model::atomic::check_file(&options.out)?;
     let model = model::directory(&options.model, quiet)?;
@@ -76,7 +77,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         read: options.reading.options(true)?,
         max_len: options.reading.max_len(&model)?,
         model,
-        layers: options.layer.clone(),
+        layers: each_once(&options.layer),
         settings: Settings { points, extent, max_examples, stop, seed },
     };
     let mut progress = Progress::new("landscape", quiet);
@@ -89,6 +90,17 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         note(&format!("wrote {}", options.out.display()));
     }
     Ok(if options.json { text } else { summary(&found) })
+}
+
+/// The layers in the order in which they were first named: one named twice has one landscape.
+fn each_once(named: &[usize]) -> Vec<usize> {
+    let mut layers = Vec::new();
+    for &layer in named {
+        if !layers.contains(&layer) {
+            layers.push(layer);
+        }
+    }
+    layers
 }
 
 fn summary(found: &Landscapes) -> String {

@@ -17,6 +17,7 @@ mod inspect;
 mod inspect_packed;
 mod landscape;
 mod model;
+mod numbers;
 mod pack;
 mod plan;
 mod predict;
@@ -34,7 +35,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use qbert::{Error, ErrorKind};
 
 const EXAMPLES: &str = "\
@@ -92,7 +93,8 @@ enum Verb {
 
 pub(crate) fn main() -> ExitCode {
     // Wrong usage: clap prints it with a suggestion and exits with 2; --help and --version exit with 0.
-    let arguments = Arguments::parse();
+    let matches = numbers::said_plainly(Arguments::command()).get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     VERBOSE.store(arguments.verbose, Ordering::Relaxed);
     stop::watch();
     let result = match arguments.verb {
@@ -104,7 +106,7 @@ pub(crate) fn main() -> ExitCode {
         Verb::Finetune(options) => finetune::run(&options, arguments.quiet),
         Verb::Quantize(options) => quantize::run(&options, arguments.quiet),
         Verb::Pack(options) => pack::run(&options, arguments.quiet),
-        Verb::Predict(options) => predict::run(&options),
+        Verb::Predict(options) => predict::run(&options, arguments.quiet),
         Verb::Eval(options) => eval::run(&options, arguments.quiet),
         Verb::Analyze(options) => analyze::run(&options, arguments.quiet),
         Verb::Landscape(options) => landscape::run(&options, arguments.quiet),

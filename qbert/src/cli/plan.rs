@@ -52,7 +52,8 @@ pub(crate) struct Options {
     /// Check this plan against the model instead of making one.
     #[arg(long, group = "source", value_name = "FILE")]
     check: Option<PathBuf>,
-    /// Groups per encoder matrix: a number, `head` or `neuron` [default: 128].
+    /// Groups per encoder matrix: a number, `head` or `neuron` [default: 128, or one per neuron in a
+    /// smaller model].
     #[arg(long)]
     groups: Option<String>,
     /// How ranges are found: `mse`, `min-max` or `percentile:99.9` [default: mse].
@@ -157,6 +158,13 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let shape = planning::shape(&directory)?;
     let made = options.make(&Model { directory: &directory, shape: &shape }, quiet)?;
     let report = Report::new(&made, &shape)?;
+    if let (Some(path), false) = (&options.sensitivity, quiet) {
+        let measured = planning::read_sensitivity(path, shape.layers)?;
+        if measured.is_of_other_weights(&directory) == Some(true) {
+            let path = path.display();
+            note(&format!("warning: {path} was measured on other weights than those of {}", options.model));
+        }
+    }
     if let Some(out) = &options.out {
         let text = made.to_toml();
         qbert::model::atomic::write_file(out, |writer| writer.write_all(text.as_bytes()))?;

@@ -9,6 +9,8 @@ use clap::Args;
 use qbert::planning::Wishes;
 use qbert::run::{Finished, Job, quickstart, run as run_job};
 use qbert::runtime::{Classification, Session, SessionOptions};
+use qbert::train::Error as TrainError;
+use qbert::train::trainer::Settings;
 use qbert::{Error, ErrorKind, Result};
 
 use self::progress::RunProgress;
@@ -122,6 +124,18 @@ struct QuantizationFlags {
     no_compensate: bool,
 }
 
+impl QuantizationFlags {
+    /// Refuses a learning rate by the name that the flag has here; all else is checked with the whole job.
+    fn check(&self, settings: &Settings) -> Result<()> {
+        match settings.check() {
+            Err(TrainError::Setting { name: "--lr", value, rule }) if self.qat_lr.is_some() => {
+                Err(TrainError::Setting { name: "--qat-lr", value, rule }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What the quick-start's model says to sentences of ours.
 #[derive(Debug, serde::Serialize)]
 struct Said {
@@ -167,7 +181,9 @@ impl Options {
         if missing.is_empty() || missing.len() == given.len() {
             return Ok(!missing.is_empty());
         }
-        let message = format!("--task, --train and --dev belong together, and {} is missing", missing.join(" and "));
+        let verb = if missing.len() == 1 { "is" } else { "are" };
+        let missing = missing.join(" and ");
+        let message = format!("--task, --train and --dev belong together, and {missing} {verb} missing");
         let hint = "give all three; with none of them `qbert run` is the quick-start".to_owned();
         Err(Error::new(ErrorKind::BadInput, message, hint))
     }
@@ -210,6 +226,7 @@ impl Options {
         job.quantize.settings.epochs = own.qat_epochs.unwrap_or(job.quantize.settings.epochs);
         let rate = &mut job.quantize.settings.optimizer.learning_rate;
         *rate = own.qat_lr.unwrap_or(*rate);
+        own.check(&job.quantize.settings)?;
         if let Some(text) = &own.qat_max_train {
             job.quantize.max_train = limit("--qat-max-train", text)?;
         }

@@ -16,6 +16,16 @@ impl Table {
     }
 }
 
+/// A size for people: small models would be 0.0 MiB.
+pub(crate) fn size(mib: f64) -> String {
+    if is_small(mib) { format!("{:.1} KiB", 1024.0 * mib) } else { format!("{mib:.1} MiB") }
+}
+
+/// Whether a size says more in KiB.
+pub(crate) fn is_small(mib: f64) -> bool {
+    mib < 0.1
+}
+
 impl std::fmt::Display for Table {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let columns = self.rows.first().map_or(0, Vec::len);

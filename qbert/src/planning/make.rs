@@ -6,8 +6,8 @@ use qbert_quant::allocate::budget::{OpenSite, within};
 use qbert_quant::allocate::knapsack::Choice;
 use qbert_quant::allocate::{assign, counts_within};
 use qbert_quant::{
-    EmbeddingPlan, GroupSpec, LayerSensitivity, Matrix, Metric, Plan, Precision, Preset, RangeMethod, Ranking, Room,
-    Site, SitePlan, Widths,
+    EmbeddingPlan, GroupSpec, LayerSensitivity, Matrix, Metric, ModelShape, Plan, Precision, Preset, RangeMethod,
+    Ranking, Room, Site, SitePlan, Widths,
 };
 
 use super::origin::{By, Cost, Limit, Origin, Ranked, Sensitive, UniformCost};
@@ -16,15 +16,18 @@ use super::{Made, Model, Wishes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::{Trial, quantization_errors};
 
+/// The paper's number of groups; a smaller model takes one group per neuron.
+const GROUPS: usize = 128;
+
 /// Who hears how many sites of how many are priced.
 pub(super) type Watch<'a> = &'a mut dyn FnMut(usize, usize);
 
 /// Makes the plan; the wishes are known not to contradict each other.
 pub(super) fn make(options: &Wishes, model: &Model<'_>, threads: &Threads, watch: Watch<'_>) -> Result<Made> {
     if let Some(name) = &options.preset {
-        return preset(options, name, model.shape.layers);
+        return preset(options, name, model.shape);
     }
-    let base = base(options, model.shape.layers)?;
+    let base = base(options, model.shape)?;
     let Some(path) = &options.sensitivity else {
         return Ok(Made { plan: base, origin: Origin::Uniform });
     };
@@ -44,8 +47,8 @@ pub(super) fn make(options: &Wishes, model: &Model<'_>, threads: &Threads, watch
 pub(super) fn check(options: &Wishes, model: &Model<'_>) -> Result<()> {
     let layers = model.shape.layers;
     let plan = match &options.preset {
-        Some(name) => preset(options, name, layers)?.plan,
-        None => base(options, layers)?,
+        Some(name) => preset(options, name, model.shape)?.plan,
+        None => base(options, model.shape)?,
     };
     model.shape.file_size(&plan)?;
     decided(options)?;
@@ -54,7 +57,8 @@ pub(super) fn check(options: &Wishes, model: &Model<'_>) -> Result<()> {
     }
     let alike = vec![LayerSensitivity { mean: 1.0, std: 0.0, trace: Some(1.0) }; layers];
     let metric = options.metric.unwrap_or_default();
-    let (measured, ranking) = (Measured { task: None, layers: alike.clone() }, Ranking::new(&alike, metric)?);
+    let (measured, ranking) =
+        (Measured { task: None, model: None, layers: alike.clone() }, Ranking::new(&alike, metric)?);
     let mixed = Mixed { options, model, base: plan, widths: widths(options)?, metric, measured, ranking };
     match options.budget {
         None => mixed.by_rank().map(drop),
@@ -104,10 +108,10 @@ fn widths(options: &Wishes) -> Result<Widths> {
     Widths::new(widths).map_err(|error| Error::from(error).of_flag("--bits"))
 }
 
-fn preset(options: &Wishes, name: &str, layers: usize) -> Result<Made> {
+fn preset(options: &Wishes, name: &str, shape: &ModelShape) -> Result<Made> {
     let of_flag = |error: qbert_quant::Error| Error::from(error).of_flag("--preset");
     let preset = Preset::parse(name).map_err(of_flag)?;
-    let mut plan = preset.plan(layers).map_err(of_flag)?;
+    let mut plan = preset.plan(shape.layers).map_err(of_flag)?;
     if options.reverse {
         let widths = || plan.layers().iter().map(|layer| layer.query.bits);
         let (low, high) = (widths().min(), widths().max());
@@ -115,20 +119,20 @@ fn preset(options: &Wishes, name: &str, layers: usize) -> Result<Made> {
             plan = plan.reverse(low, high);
         }
     }
-    plan = details(options, plan)?;
+    plan = details(options, shape, plan)?;
     Ok(Made { plan, origin: Origin::Preset { preset: preset.name().to_owned(), reverse: options.reverse } })
 }
 
 /// The plan before sensitivities: the width that is given, or the lowest that is open.
-fn base(options: &Wishes, layers: usize) -> Result<Plan> {
+fn base(options: &Wishes, shape: &ModelShape) -> Result<Plan> {
     let module = |flag: &str, bits: Option<u32>| bits.map(|bits| precision(flag, bits)).transpose();
     let attention = module("--attention-bits", options.attention_bits)?;
     let ffn = module("--ffn-bits", options.ffn_bits)?;
     let bits = options.bits.first().map(|&bits| precision("--bits", bits)).transpose()?;
     let lowest = [bits, attention, ffn].into_iter().flatten().min();
     let lowest = lowest.unwrap_or(Precision::Bits(qbert_quant::BitWidth::EIGHT));
-    let mut plan = Plan::uniform(layers, lowest, GroupSpec::Count(128), RangeMethod::Mse);
-    for site in Site::all(layers) {
+    let mut plan = Plan::uniform(shape.layers, lowest, GroupSpec::Count(GROUPS), RangeMethod::Mse);
+    for site in Site::all(shape.layers) {
         if let Site::Layer(_, matrix) = site {
             let own = if matrix.is_attention() { attention } else { ffn };
             plan.site_mut(site)?.bits = own.or(bits).unwrap_or(lowest);
@@ -136,15 +140,15 @@ fn base(options: &Wishes, layers: usize) -> Result<Plan> {
     }
     let embedding =
         SitePlan { bits: precision("--embedding-bits", 8)?, groups: GroupSpec::Count(1), range: RangeMethod::Mse };
-    details(options, plan.with_embedding(EmbeddingPlan::uniform(embedding)))
+    details(options, shape, plan.with_embedding(EmbeddingPlan::uniform(embedding)))
 }
 
 /// The plan with the groups, ranges and embedding widths that were given.
-fn details(options: &Wishes, mut plan: Plan) -> Result<Plan> {
+fn details(options: &Wishes, shape: &ModelShape, mut plan: Plan) -> Result<Plan> {
     if let Some(range) = options.range {
         plan = plan.with_weight_range(range);
     }
-    if let Some(groups) = options.groups {
+    if let Some(groups) = groups(options, shape)? {
         for site in Site::all(plan.layers().len()).filter(|site| site.layer().is_some()) {
             plan.site_mut(site)?.groups = groups;
         }
@@ -159,6 +163,22 @@ fn details(options: &Wishes, mut plan: Plan) -> Result<Plan> {
         (embedding.position.bits, embedding.token_type.bits) = (rest, rest);
     }
     Ok(plan.with_embedding(embedding))
+}
+
+/// The groups of encoder matrices, where they are not the plan's own: those that were given, or one for each output neuron
+/// in a model that is too small for the usual number.
+fn groups(options: &Wishes, shape: &ModelShape) -> Result<Option<GroupSpec>> {
+    let matrices = shape.tensors.iter().filter(|tensor| tensor.site.layer().is_some());
+    let neurons = matrices.map(|tensor| tensor.rows).min().unwrap_or(GROUPS);
+    match options.groups {
+        Some(GroupSpec::Count(groups)) if groups > neurons => {
+            let problem = qbert_quant::Error::TooManyGroups { groups, neurons };
+            let hint = format!("give --groups {neurons} or fewer, or --groups neuron for one per output neuron");
+            Err(Error::new(ErrorKind::BadInput, format!("--groups: {problem}"), hint))
+        }
+        None if neurons < GROUPS => Ok(Some(GroupSpec::Count(neurons))),
+        given => Ok(given),
+    }
 }
 
 /// A width, or what is wrong with it, said of a flag.

@@ -20,7 +20,7 @@ pub use sensitivity::{Measured, read as read_sensitivity};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What a plan is to be like. What is not said is left to the usual setting: 128 groups, `mse` ranges, 8-bit embeddings in
+/// What a plan is to be like. What is not said is left to the usual setting: 128 groups (one per neuron in a smaller model), `mse` ranges, 8-bit embeddings in
 /// one group, 8-bit activations.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Wishes {

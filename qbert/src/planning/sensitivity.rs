@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use qbert_model::Checkpoint;
 use qbert_quant::LayerSensitivity;
-use qbert_train::sensitivity::{FORMAT, VERSION};
+use qbert_train::sensitivity::{FORMAT, VERSION, model_hash};
 use serde::Deserialize;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -13,6 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct Measured {
     /// The task it was measured on, if the file says so.
     pub task: Option<String>,
+    /// The hash of the weights it was measured on, if the file says so.
+    pub model: Option<String>,
     /// One entry for each encoder layer of the model.
     pub layers: Vec<LayerSensitivity>,
 }
@@ -28,6 +31,7 @@ struct Header {
 #[derive(Debug, Deserialize)]
 struct File {
     task: Option<String>,
+    model: Option<String>,
     layers: Vec<Layer>,
 }
 
@@ -64,7 +68,17 @@ pub fn read(path: &Path, model_layers: usize) -> Result<Measured> {
         return Err(wrong(message, "give the file that was measured on this model"));
     }
     let layers: Result<Vec<LayerSensitivity>> = file.layers.iter().map(|layer| check(layer, path)).collect();
-    Ok(Measured { task: file.task, layers: layers? })
+    Ok(Measured { task: file.task, model: file.model, layers: layers? })
+}
+
+impl Measured {
+    /// Whether it was measured on other weights than those in this directory. Reads all of them: about a second for
+    /// BERT-base. `None` if the file does not say what it was measured on, or there are no weights.
+    pub fn is_of_other_weights(&self, directory: &Path) -> Option<bool> {
+        let measured_on = self.model.as_deref()?;
+        let weights = Checkpoint::open(directory).and_then(|checkpoint| checkpoint.load()).ok()?;
+        Some(model_hash(&weights) != measured_on)
+    }
 }
 
 fn parse(text: &[u8], path: &Path) -> Result<File> {

@@ -172,7 +172,7 @@ impl Default for Figures {
         let stop = qbert_hessian::Stop { iterations: 20, tolerance: 0.1 };
         let landscape = qbert_train::landscape::Settings {
             points: 13,
-            max_examples: 16,
+            max_examples: Some(16),
             stop,
             ..qbert_train::landscape::Settings::default()
         };

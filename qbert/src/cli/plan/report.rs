@@ -7,7 +7,7 @@ use qbert::planning::{Made, Origin, short};
 use qbert::quant::size::mebibytes;
 use qbert::quant::{LayerPlan, Matrix, ModelShape, Plan, Site};
 
-use super::super::table::Table;
+use super::super::table::{Table, is_small, size};
 
 /// What `--json` prints.
 #[derive(Debug, serde::Serialize)]
@@ -53,18 +53,16 @@ impl Report {
         if let Origin::Sensitivity(sensitive) = &self.origin {
             let _ = writeln!(text, "{}\n", sensitive.lines().join("\n"));
         }
-        let PaperMib { total, encoder, embedding } = &self.paper_mib;
-        let _ = writeln!(
-            text,
-            "size as the paper counts    {total:.1} MiB (encoder {encoder:.1}, embedding {embedding:.1})"
-        );
-        let file = mebibytes(8 * self.file_bytes);
+        let PaperMib { total, encoder, embedding } = self.paper_mib;
+        // One unit is said once.
+        let is_mixed = [encoder, embedding].into_iter().any(is_small);
+        let part = |mib: f64| if is_mixed { size(mib) } else { format!("{mib:.1}") };
+        let (total, encoder, embedding) = (size(total), part(encoder), part(embedding));
+        let _ = writeln!(text, "size as the paper counts    {total} (encoder {encoder}, embedding {embedding})");
+        let file = size(mebibytes(8 * self.file_bytes));
         let times = self.f32_bytes as f64 / self.file_bytes as f64;
-        let whole = mebibytes(8 * self.f32_bytes);
-        let _ = writeln!(
-            text,
-            "weights in a packed file    {file:.1} MiB, {times:.1} times smaller than {whole:.1} MiB in f32"
-        );
+        let whole = size(mebibytes(8 * self.f32_bytes));
+        let _ = writeln!(text, "weights in a packed file    {file}, {times:.1} times smaller than {whole} in f32");
         text
     }
 
