@@ -4,6 +4,8 @@
 //! A run owns its output directory: the best checkpoint in Hugging Face layout, `train.jsonl`, `metrics.json`, and
 //! while it is not finished `resume.safetensors`.
 
+mod settings;
+
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,58 +20,13 @@ use crate::bert::{Activations, BackwardBuffers, Bert, Mode, zero};
 use crate::error::{Error, Result};
 use crate::evaluate::{self, Evaluation};
 use crate::features::Features;
-use crate::optimizer::{Optimizer, OptimizerSettings, Schedule};
+use crate::optimizer::{Optimizer, Schedule};
 use crate::qat::student::Student;
 use crate::qat::{ModelWeights, QuantizedPass, files};
 use crate::random::Stream;
 use crate::state::{self, Before, Position, difference};
 
-/// Everything that decides a run's result, beyond model and data.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
-    /// Passes over the data.
-    pub epochs: usize,
-    /// Optimizer steps in all, whatever `epochs` says; the last pass over the data may be part of one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub steps: Option<usize>,
-    /// Sequences of one micro-batch.
-    pub batch: usize,
-    /// Micro-batches whose gradients are averaged into one step.
-    pub accumulate: usize,
-    /// Share of the steps that raise the learning rate.
-    pub warmup: f64,
-    /// The optimizer's settings.
-    pub optimizer: OptimizerSettings,
-    /// Seed of everything random.
-    pub seed: u64,
-}
-
-impl Settings {
-    /// Refuses settings that make no sense, by the name of their flag.
-    pub fn check(&self) -> Result<()> {
-        let refuse = |name, value: String, rule| Err(Error::Setting { name, value, rule });
-        let OptimizerSettings { learning_rate, weight_decay, clip, .. } = self.optimizer;
-        if self.batch == 0 {
-            return refuse("--batch", self.batch.to_string(), "it must be at least 1");
-        }
-        if self.accumulate == 0 {
-            return refuse("--accumulate", self.accumulate.to_string(), "it must be at least 1");
-        }
-        if !(learning_rate > 0.0 && learning_rate < 1.0) {
-            return refuse("--lr", learning_rate.to_string(), "it must be above 0 and below 1");
-        }
-        if !(0.0..=1.0).contains(&self.warmup) {
-            return refuse("--warmup", self.warmup.to_string(), "it is a share of the steps, from 0 to 1");
-        }
-        if !(0.0..1.0).contains(&weight_decay) {
-            return refuse("--weight-decay", weight_decay.to_string(), "it must be from 0 to below 1");
-        }
-        if clip.is_nan() || clip < 0.0 {
-            return refuse("--clip", clip.to_string(), "it must be 0 (never) or above");
-        }
-        Ok(())
-    }
-}
+pub use settings::Settings;
 
 /// What the run reads and writes.
 #[derive(Debug)]

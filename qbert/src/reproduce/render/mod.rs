@@ -218,7 +218,7 @@ fn agreement(all: &[Collected]) -> Result<String> {
          paper's difference stands ours with its standard error: by chance of the dev set's examples, which both models \
          were judged by, and of the seeds (n); a row with one seed takes the mean variance of those three of the task's \
          rows with several that lose most nearly as much, if there are any, and none otherwise. With * a row's file does not say what became of \
-         each example, and the error is that of figures on different examples (of entities for NER), which is too large as a rule. A difference of {ERRORS} standard errors counts: then \
+         each example, and the error is that of figures on different examples (of entities for NER), which is too large as a rule. Questions about one text are taken as independent. A difference of {ERRORS} standard errors counts: then \
          the statement *holds*, or *does not hold*; below it is *within noise*. Where all rows of a statement are {LOST} points \
          or more below full precision *nothing* was *learned*, and their difference says nothing.\n\n"
     );
