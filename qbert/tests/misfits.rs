@@ -102,6 +102,9 @@ fn what_is_missing_or_of_another_kind_is_said() {
         ("plan --model small/model.qbert --bits 2", "a file alone is no checkpoint"),
         ("data --task sst2 tuned", "tuned"),
         ("eval tuned --task sst2 --data dev.tsv --predictions small", "this is a directory"),
+        ("data --task ner --text words dev.tsv", "--text has no effect: the task ner has files without columns"),
+        ("data --task classify --text2 more dev.tsv", "--text2 has no effect: the task classify has no second text"),
+        ("data --task qa --labels a,b dev.tsv", "--labels has no effect: the task qa has no labels"),
         ("plan --model tuned --bits 4 --groups 8 --out small", "this is a directory"),
     ] {
         let said = fail(home, arguments);

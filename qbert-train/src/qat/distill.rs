@@ -45,6 +45,10 @@ impl Distillation {
                 return Err(Error::Setting { name: "--distill", value: weight.to_string(), rule });
             }
         }
+        if [self.labels, self.answers, self.hidden, self.attention] == [0.0; 4] {
+            let rule = "with all weights of the loss at 0 there is nothing to learn";
+            return Err(Error::Setting { name: "--distill", value: "0,0,0,0".to_owned(), rule });
+        }
         if !(self.temperature > 0.0 && self.temperature.is_finite()) {
             let rule = "it must be above 0";
             return Err(Error::Setting { name: "--temperature", value: self.temperature.to_string(), rule });

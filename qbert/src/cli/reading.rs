@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::Args;
 use qbert::model::Config;
-use qbert::tasks::{Columns, Format, LabelSource, Labels, ReadOptions, Task};
+use qbert::tasks::{Columns, Format, Kind, LabelSource, Labels, ReadOptions, Task};
 use qbert::{Error, ErrorKind, Result};
 
 /// How to read the data files.
@@ -69,7 +69,26 @@ impl Reading {
         Ok(self.max_len.unwrap_or(self.task()?.default_max_len().min(positions)))
     }
 
+    /// Refuses flags that would have no effect on the task's files.
+    fn check(&self) -> Result<()> {
+        let Some(task) = self.optional_task()? else { return Ok(()) };
+        let is_table = matches!(task.kind(), Kind::Classify | Kind::Pair);
+        let flags = [
+            ("--text", self.text.is_some(), is_table, "files without columns"),
+            ("--label", self.label.is_some(), is_table, "files without columns"),
+            ("--format", self.format.is_some(), is_table, "files of one form only"),
+            ("--text2", self.text2.is_some(), task.kind() == Kind::Pair, "no second text"),
+            ("--labels", self.labels.is_some(), task.kind() != Kind::Qa, "no labels"),
+        ];
+        let useless = flags.into_iter().find(|(_, given, has_effect, _)| *given && !has_effect);
+        useless.map_or(Ok(()), |(flag, _, _, why)| {
+            let message = format!("{flag} has no effect: the task {task} has {why}");
+            Err(Error::new(ErrorKind::BadInput, message, "leave the flag out, or name another --task".to_owned()))
+        })
+    }
+
     pub(crate) fn options(&self, require_labels: bool) -> Result<ReadOptions> {
+        self.check()?;
         let labels = match &self.labels {
             Some(names) => {
                 let labels = Labels::new(names.iter().cloned());
