@@ -147,7 +147,18 @@ fn rows_that_are_done_are_skipped_and_other_settings_are_refused() {
     let first = succeed(&mut run(&["--steps", "24"]));
     assert!(stderr(&first).contains("directq-4.min-max.seed1"), "{}", stderr(&first));
     assert_eq!(list(&["--steps", "24"]), "done");
-    let (made, bytes) = (std::fs::metadata(&path).unwrap().modified().unwrap(), std::fs::read(&path).unwrap());
+    let bytes = std::fs::read(&path).unwrap();
+
+    // Another tokenizer or configuration is another model; a result that does not know its own is taken.
+    let mut result: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    result["settings"]["model_files"] = "of another tokenizer".into();
+    std::fs::write(&path, result.to_string()).unwrap();
+    assert_eq!(list(&["--steps", "24"]), "made with other settings");
+    result["settings"].as_object_mut().unwrap().remove("model_files").unwrap();
+    std::fs::write(&path, result.to_string()).unwrap();
+    assert_eq!(list(&["--steps", "24"]), "done");
+    std::fs::write(&path, &bytes).unwrap();
+    let made = std::fs::metadata(&path).unwrap().modified().unwrap();
 
     let again = succeed(&mut run(&["--steps", "24"]));
     assert!(!stderr(&again).contains("directq-4"), "{}", stderr(&again));

@@ -74,7 +74,8 @@ pub fn squared_error(influences: &[f64]) -> f64 {
     let count = influences.len() as f64;
     let mean = mean(influences);
     let squares: f64 = influences.iter().map(|value| (value - mean).powi(2)).sum();
-    if influences.len() < 2 { 0.0 } else { squares / (count - 1.0) / count }
+    // A single example says nothing of chance.
+    if influences.len() < 2 { f64::INFINITY } else { squares / (count - 1.0) / count }
 }
 
 fn mean(values: &[f64]) -> f64 {

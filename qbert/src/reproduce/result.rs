@@ -60,6 +60,10 @@ pub struct RowSettings {
     pub max_len: usize,
     /// The fine-tuned model.
     pub model: Source,
+    /// One sha256 of everything in the checkpoint that decides what it computes: configuration and tokenizer, too.
+    /// Results of an earlier version have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_files: Option<String>,
     /// Files that were learned from; none for the baseline.
     pub train: Vec<Source>,
     /// The file that was judged by.
@@ -78,9 +82,11 @@ pub struct RowSettings {
 impl RowSettings {
     /// The first thing that would make the figures differ, for people; files may have been renamed.
     pub(super) fn difference(&self, other: &Self) -> Option<String> {
+        let both_know = self.model_files.is_some() && other.model_files.is_some();
         // Through text, as a file is: then equal numbers are equal.
         let comparable = |settings: &Self| {
-            let text = serde_json::to_string(settings).unwrap_or_default();
+            let model_files = settings.model_files.clone().filter(|_| both_know);
+            let text = serde_json::to_string(&Self { model_files, ..settings.clone() }).unwrap_or_default();
             without_names(serde_json::from_str(&text).unwrap_or_default())
         };
         first_difference("", &comparable(self), &comparable(other))

@@ -19,6 +19,7 @@ use super::result::{Bits, PaperMib, RowResult, RowSettings, Source, io, paper_si
 use super::rows::{HEADLINE_COMPRESSION, HEADLINE_METHOD, Row, Selection, Table, Treatment};
 use crate::fetch::sha256;
 use crate::packing::weights_hash;
+use crate::run::hashes;
 use crate::{Error, ErrorKind, Result};
 
 /// What is studied.
@@ -84,6 +85,8 @@ pub struct Study {
     ranking: Option<Ranking>,
     pub(super) sensitivity: Option<Source>,
     pub(super) model: Source,
+    /// One hash of its files.
+    model_files: String,
     train: Vec<Source>,
     dev: Source,
 }
@@ -114,6 +117,7 @@ impl Study {
             ranking,
             sensitivity,
             model,
+            model_files: hashes::model(&experiment.model)?,
             train: experiment.train.iter().map(|path| source(path)).collect::<Result<_>>()?,
             dev: source(&experiment.dev)?,
             experiment,
@@ -207,6 +211,7 @@ impl Study {
             quantization: quantized.then(|| quantization(row)),
             max_len,
             model: self.model.clone(),
+            model_files: Some(self.model_files.clone()),
             train: if quantized { self.train.clone() } else { Vec::new() },
             dev: self.dev.clone(),
             max_train: max_train.filter(|_| quantized),

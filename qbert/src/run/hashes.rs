@@ -42,7 +42,7 @@ fn model_files(directory: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// One hash of everything in a checkpoint directory that decides what the model computes.
-pub(super) fn model(directory: &Path) -> Result<String> {
+pub(crate) fn model(directory: &Path) -> Result<String> {
     let mut lines = String::new();
     for path in model_files(directory)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -17,7 +17,7 @@ mod context;
 mod evaluate;
 mod figures;
 mod finetune;
-mod hashes;
+pub(crate) mod hashes;
 mod pack;
 mod plan;
 mod quantize;

@@ -241,12 +241,15 @@ impl Collected {
         paths.sort();
         let rows = paths.iter().map(|path| RowResult::read(path)).collect::<Result<Vec<RowResult>>>()?;
         let Some(first) = rows.first() else { return Ok(None) };
+        let files = rows.iter().find_map(|row| row.settings.model_files.as_ref());
         for (row, path) in rows.iter().zip(&paths) {
+            let own_files = row.settings.model_files.as_ref();
             let judged = |row: &RowResult| {
                 let own = &row.settings;
                 (own.model.sha256.clone(), own.dev.sha256.clone(), own.max_dev, own.max_len)
             };
-            if judged(row) != judged(first) || row.settings.task != task {
+            let other_files = own_files.is_some() && own_files != files;
+            if judged(row) != judged(first) || other_files || row.settings.task != task {
                 let message =
                     format!("{}: of another model, task or dev set than {}", path.display(), paths[0].display());
                 let hint = "keep the results of one model on one dev set in a directory".to_owned();
