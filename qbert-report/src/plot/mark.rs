@@ -5,9 +5,9 @@ use super::canvas::Canvas;
 /// How many shapes there are.
 const SHAPES: usize = 4;
 /// How many colours there are.
-const COLOURS: usize = 6;
+const COLOURS: usize = 7;
 
-/// The number of a kind's colour in the style sheet; twelve kinds differ in colour or shape.
+/// The number of a kind's colour in the style sheet; 28 kinds differ in colour or shape.
 pub(crate) fn colour(kind: usize) -> usize {
     kind % COLOURS + 1
 }

@@ -7,7 +7,7 @@
 /// A colour's role, and its value in the light and the dark theme.
 type Role = (&'static str, &'static str, &'static str);
 
-const ROLES: [Role; 35] = [
+const ROLES: [Role; 36] = [
     ("paper", "#ffffff", "#15181c"),
     ("raised", "#f5f6f7", "#1e2227"),
     ("ink", "#1b1f24", "#e9ecef"),
@@ -20,6 +20,7 @@ const ROLES: [Role; 35] = [
     ("fourth", "#8d3f86", "#dd96d4"),
     ("fifth", "#725a00", "#d8bb45"),
     ("sixth", "#b0124a", "#ff8fab"),
+    ("seventh", "#49566a", "#b4c2d6"),
     ("good", "#00694f", "#4fcfa6"),
     ("bad", "#a53b06", "#ffa169"),
     ("none", "#c3c7cc", "#4b525b"),
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn text_has_contrast_in_both_themes() {
-        for name in ["ink", "muted", "first", "second", "third", "fourth", "fifth", "sixth", "good", "bad"] {
+        for name in ["ink", "muted", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "good", "bad"] {
             for ground in ["paper", "raised", "notice"] {
                 let (text, ground) = (role(name), role(ground));
                 assert!(
