@@ -221,6 +221,12 @@ impl Error {
         }
     }
 
+    /// A file was named where the directory of a checkpoint is needed.
+    pub(crate) fn file_alone(path: &Path) -> Self {
+        let detail = Some("a file alone is no checkpoint: give the directory that holds it".to_owned());
+        Self::NoSuchModel { name: path.display().to_string(), detail }
+    }
+
     pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |source| Self::Io { path, action, source }

@@ -31,8 +31,7 @@ pub struct HubOptions {
 pub fn resolve(name: &str, options: &HubOptions) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.is_file() {
-        let detail = Some("a file alone is no checkpoint: give the directory that holds it".to_owned());
-        return Err(Error::NoSuchModel { name: name.to_owned(), detail });
+        return Err(Error::file_alone(path));
     }
     if path.exists() {
         return Ok(path.to_owned());

@@ -1,7 +1,5 @@
 //! A model on a data set: scores, predictions, metrics.
 
-use std::collections::BTreeMap;
-
 use qbert_kernels::Compute;
 use qbert_model::Parameters;
 use qbert_tasks::decode::qa::{DecodeOptions, SpanScores, answers};
@@ -163,12 +161,10 @@ pub fn score(features: &Features, predictions: &Predictions, labels: &Labels) ->
             (Details::Entities(entities::score(&gold, &found)?), Outcomes::Entities(List(counts)))
         }
         (Dataset::Qa(data), Predictions::Answers(found)) => {
-            let by_id: BTreeMap<&str, &str> =
-                data.examples.iter().zip(found).map(|(e, (text, _))| (e.id.as_str(), text.as_str())).collect();
-            let overlap = |(example, (text, _)): (_, &(String, f64))| Overlap(squad::best_of(example, text).1);
-            let overlaps = data.examples.iter().zip(found).map(overlap).collect();
-            let report = squad::score(&data.examples, |id| by_id.get(id).copied());
-            (Details::Squad(report), Outcomes::Overlap(List(overlaps)))
+            let pairs = data.examples.iter().zip(found);
+            let bests: Vec<(bool, f64)> = pairs.map(|(example, (text, _))| squad::best_of(example, text)).collect();
+            let overlaps = bests.iter().map(|(_, overlap)| Overlap(*overlap)).collect();
+            (Details::Squad(squad::report(bests.into_iter().map(Some))), Outcomes::Overlap(List(overlaps)))
         }
         _ => return Err(Error::Batch { problem: "predictions of another kind of task".to_owned() }),
     };

@@ -65,7 +65,7 @@ impl DataReader<'_> {
         let labels = if own.is_empty() { Labels::new(["start", "end"])? } else { Labels::new(own.iter().cloned())? };
         reading.labels = labels_of_head(task, &labels, &reading.labels).map_err(misfit)?;
         let features = features(task, files, &reading, None, self.tokenizer, max_len)?;
-        usable(&features, files, "judge by")?;
+        usable(&features, files, "compute on")?;
         let outputs = labels.len();
         let labels = features.dataset().labels().cloned().unwrap_or(labels);
         if labels.len() != outputs {

@@ -83,8 +83,7 @@ impl Checkpoint {
     /// Opens a directory with `config.json` and safetensors weights.
     pub fn open(directory: &Path) -> Result<Self> {
         if directory.is_file() {
-            let detail = Some("a file alone is no checkpoint: give the directory that holds it".to_owned());
-            return Err(Error::NoSuchModel { name: directory.display().to_string(), detail });
+            return Err(Error::file_alone(directory));
         }
         let config_path = directory.join("config.json");
         if !config_path.exists() {

@@ -30,18 +30,23 @@ pub struct SquadReport {
 
 /// Scores predictions, given as a lookup from question id to answer text.
 pub fn score<'a>(examples: &[QaExample], prediction: impl Fn(&str) -> Option<&'a str>) -> SquadReport {
-    let (mut exact, mut overlap, mut unanswered) = (0_usize, 0.0, 0);
-    for example in examples {
-        let Some(answer) = prediction(&example.id) else {
+    report(examples.iter().map(|example| prediction(&example.id).map(|answer| best_of(example, answer))))
+}
+
+/// The same from what [`best_of`] said of each question; `None` for those without a prediction.
+pub fn report(questions: impl Iterator<Item = Option<(bool, f64)>>) -> SquadReport {
+    let (mut all, mut exact, mut overlap, mut unanswered) = (0_usize, 0_usize, 0.0, 0);
+    for best in questions {
+        all += 1;
+        let Some((is_exact, best)) = best else {
             unanswered += 1;
             continue;
         };
-        let best = best_of(example, answer);
-        exact += usize::from(best.0);
-        overlap += best.1;
+        exact += usize::from(is_exact);
+        overlap += best;
     }
-    let percent = |sum: f64| if examples.is_empty() { 0.0 } else { 100.0 * sum / examples.len() as f64 };
-    SquadReport { exact_match: percent(exact as f64), f1: percent(overlap), questions: examples.len(), unanswered }
+    let percent = |sum: f64| if all == 0 { 0.0 } else { 100.0 * sum / all as f64 };
+    SquadReport { exact_match: percent(exact as f64), f1: percent(overlap), questions: all, unanswered }
 }
 
 /// Whether an answer is one of the question's, and its largest overlap with one.

@@ -20,8 +20,8 @@ pub use sensitivity::{Measured, read as read_sensitivity};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What a plan is to be like. What is not said is left to the usual setting: 128 groups (one per neuron in a smaller model), `mse` ranges, 8-bit embeddings in
-/// one group, 8-bit activations.
+/// What a plan is to be like. What is not said is left to the usual setting: 128 groups (one per neuron in a smaller
+/// model), `mse` ranges, 8-bit embeddings in one group, 8-bit activations.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Wishes {
     /// The width of every encoder matrix; with sensitivities the widths to choose from, low to high.

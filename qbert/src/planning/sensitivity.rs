@@ -72,8 +72,8 @@ pub fn read(path: &Path, model_layers: usize) -> Result<Measured> {
 }
 
 impl Measured {
-    /// Whether it was measured on other weights than those in this directory. Reads all of them: about a second for
-    /// BERT-base. `None` if the file does not say what it was measured on, or there are no weights.
+    /// Whether it was measured on other weights than those in this directory, all of which are read for it. `None` if the
+    /// file does not say what it was measured on, or there are no weights.
     pub fn is_of_other_weights(&self, directory: &Path) -> Option<bool> {
         let measured_on = self.model.as_deref()?;
         let weights = Checkpoint::open(directory).and_then(|checkpoint| checkpoint.load()).ok()?;
