@@ -26,8 +26,8 @@ from seqeval.metrics.sequence_labeling import get_entities
 from transformers import BertTokenizerFast
 
 ROOT = Path(__file__).resolve().parents[2]
-GOLDENS = ROOT / "qbert-tasks" / "tests" / "goldens"
-VOCAB = ROOT / "qbert-tasks" / "tests" / "data" / "vocab.txt"
+GOLDENS = ROOT / "crates" / "qbert-tasks" / "tests" / "goldens"
+VOCAB = ROOT / "crates" / "qbert-tasks" / "tests" / "data" / "vocab.txt"
 
 
 def official_squad_script():

@@ -26,7 +26,7 @@ from quantizers import (  # noqa: E402
 )
 from store import batch_tensors, write  # noqa: E402
 
-TESTS = HERE.parents[1] / "qbert-train" / "tests"
+TESTS = HERE.parents[1] / "crates" / "qbert-train" / "tests"
 MATRICES = ("query", "key", "value", "attention_output", "intermediate", "output")
 TENSORS = {
     "query": "attention.self.query", "key": "attention.self.key", "value": "attention.self.value",

@@ -25,7 +25,7 @@ import minilm
 import optimizer
 import tiny
 
-GOLDENS = pathlib.Path(__file__).resolve().parents[2] / "qbert-train" / "tests" / "goldens"
+GOLDENS = pathlib.Path(__file__).resolve().parents[2] / "crates" / "qbert-train" / "tests" / "goldens"
 LIMIT_BYTES = 1_500_000
 
 

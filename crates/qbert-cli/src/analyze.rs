@@ -1,0 +1,188 @@
+//! `qbert analyze`: how sensitive every encoder layer is, by the top eigenvalue of its Hessian.
+
+use std::fmt::Write as _;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use clap::Args;
+use qbert_pipeline::Result;
+use qbert_train::sensitivity::{self, Analysis, FILE, Method, Outcome, Sensitivity, Settings, Shard, Step};
+
+use super::progress::Progress;
+use super::reading::{Reading, limit};
+use super::table::Table;
+use super::{compute, json, model, stop};
+
+/// Measure how sensitive every layer is to quantization (top Hessian eigenvalues, Ω).
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qbert analyze --model tuned --task sst2 --data train.tsv --out analysis
+  qbert analyze --model tuned --task sst2 --data train.tsv --out analysis --resume
+  qbert analyze --model tuned --task sst2 --data train.tsv --out analysis --shard 1/4   on each of 4 machines
+  qbert analyze --merge --out analysis                                                 then once
+  qbert plan --model tuned --sensitivity analysis/sensitivity.json --bits 2,3 --high 3 --out plan.toml
+
+The model must be fine-tuned for the task; the data is what it was trained on. The paper's own protocol
+is --fraction 0.1 --runs 10 --max-examples all --method power, which takes hours on two cores (docs/analyze.md).")]
+#[command(mut_arg("task", |task| task.required(false).required_unless_present("merge")))]
+pub(crate) struct Options {
+    /// Fine-tuned checkpoint: a directory or hub id.
+    #[arg(long, required_unless_present = "merge")]
+    model: Option<String>,
+    /// Data files.
+    #[arg(long, required_unless_present = "merge", num_args = 1.., value_name = "FILE")]
+    data: Vec<PathBuf>,
+    /// Directory to write sensitivity.json to.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
+    protocol: Protocol,
+    /// Do only this part of runs × layers: part/parts, such as 2/4.
+    #[arg(long, value_name = "PART/PARTS", help_heading = "Run", conflicts_with = "merge")]
+    shard: Option<String>,
+    /// Join the parts of all shards: those given, or those in --out.
+    #[arg(long, num_args = 0.., value_name = "FILE", help_heading = "Run", conflicts_with_all = ["model", "data"])]
+    merge: Option<Vec<PathBuf>>,
+    /// Threads; as many as there are cores if not given.
+    #[arg(long, help_heading = "Run")]
+    threads: Option<usize>,
+    /// Continue an interrupted analysis.
+    #[arg(long, help_heading = "Run")]
+    resume: bool,
+    /// Print everything that was found as JSON.
+    #[arg(long, help_heading = "Run")]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Protocol")]
+struct Protocol {
+    /// Samples of the data, each with its own starting vectors.
+    #[arg(long, default_value_t = 10)]
+    runs: usize,
+    /// Share of the data in a sample.
+    #[arg(long, default_value_t = 0.1)]
+    fraction: f64,
+    /// Sequences in a sample at the most, or `all` for no limit.
+    #[arg(long, default_value = "256")]
+    max_examples: String,
+    /// Products per eigenvalue at the most.
+    #[arg(long, default_value_t = 50)]
+    iterations: usize,
+    /// Relative error of an eigenvalue that is small enough.
+    #[arg(long, default_value_t = 0.01)]
+    tol: f64,
+    /// power (the paper's Alg. 1) or lanczos (fewer products, both ends of the spectrum).
+    #[arg(long, value_enum, default_value_t = MethodName::Lanczos)]
+    method: MethodName,
+    /// Random vectors per run and layer for the trace of the Hessian (HAWQ-V2's sensitivity); 0 for none.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    trace: usize,
+    /// Seed of samples and starting vectors.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum MethodName {
+    Power,
+    Lanczos,
+}
+
+impl Protocol {
+    fn settings(&self) -> Result<Settings> {
+        let max_examples = limit("--max-examples", &self.max_examples)?;
+        let method = match self.method {
+            MethodName::Power => Method::Power,
+            MethodName::Lanczos => Method::Lanczos,
+        };
+        let stop = qbert_hessian::Stop { iterations: self.iterations, tolerance: self.tol };
+        let Self { runs, fraction, trace, seed, .. } = *self;
+        Ok(Settings { runs, fraction, max_examples, method, stop, trace, seed })
+    }
+}
+
+pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    if let Some(parts) = &options.merge {
+        let parts = if parts.is_empty() { sensitivity::parts_in(&options.out)? } else { parts.clone() };
+        return Ok(show(&sensitivity::merge(&parts, &options.out)?, options));
+    }
+    let shard = options.shard.as_deref().map(str::parse).transpose()?;
+    let model = model::directory(options.model.as_deref().unwrap_or_default(), quiet)?;
+    let analysis = Analysis {
+        task: options.reading.task()?,
+        data: options.data.clone(),
+        read: options.reading.options(true)?,
+        max_len: options.reading.max_len(&model)?,
+        model,
+        settings: options.protocol.settings()?,
+        shard: shard.unwrap_or(Shard::WHOLE),
+        out: options.out.clone(),
+        resume: options.resume,
+    };
+    let mut progress = Progress::new("analyze", quiet).stoppable();
+    let mut watch = |step: Step| {
+        progress.analysis(&step, &analysis.settings);
+        if stop::is_asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let outcome = sensitivity::analyze(&analysis, &compute(options.threads)?, &mut watch)?;
+    drop(progress);
+    Ok(match outcome {
+        Outcome::Whole(found) => show(&found, options),
+        Outcome::Part(path) => format!("{}\n", path.display()),
+    })
+}
+
+fn show(found: &Sensitivity, options: &Options) -> String {
+    if options.json { json(found) } else { text(found, &options.out.join(FILE).display().to_string()) }
+}
+
+fn text(found: &Sensitivity, path: &str) -> String {
+    let mut table = Table::new(["", "rank", "omega", "mean", "std", "lowest", "iterations"]);
+    for layer in &found.layers {
+        let rank = found.ranking.iter().position(|&index| index == layer.layer).map_or(0, |place| place + 1);
+        let lowest = layer.lowest.iter().copied().reduce(f64::min);
+        let most = layer.iterations.iter().max().copied().unwrap_or(0);
+        table.row([
+            format!("layer {}", layer.layer),
+            rank.to_string(),
+            number(layer.omega),
+            number(layer.mean),
+            number(layer.std),
+            lowest.map_or("-".to_owned(), number),
+            format!("up to {most}"),
+        ]);
+    }
+    let settings = &found.settings;
+    let examples = found.runs.iter().map(|run| run.examples).max().unwrap_or(0);
+    let sequences = found.subject.data.get("sequences").and_then(serde_json::Value::as_u64).unwrap_or(0) as usize;
+    let (used, asked) = settings.examples(sequences);
+    let mut text = format!(
+        "top Hessian eigenvalue per layer, {} runs on {examples} of {sequences} sequences each, {}\n{table}",
+        settings.runs, settings.method
+    );
+    if used < asked {
+        let _ = writeln!(
+            text,
+            "\na run looks at {used} of the {asked} sequences that --fraction asks for (--max-examples)"
+        );
+    }
+    if let Some(agreement) = found.agreement_of_halves {
+        let _ =
+            writeln!(text, "ranking of the first half of the runs against the second: {agreement:.2} (1 = the same)");
+    }
+    for warning in &found.warnings {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    let _ = writeln!(text, "{path}");
+    text
+}
+
+/// Four significant digits: eigenvalues span many orders of magnitude.
+fn number(value: f64) -> String {
+    let digits = if value == 0.0 { 0 } else { (3 - value.abs().log10().floor() as i32).clamp(0, 9) };
+    format!("{value:.*}", digits as usize)
+}

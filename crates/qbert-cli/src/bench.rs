@@ -1,0 +1,89 @@
+//! `qbert bench`: speed, one JSON line per measurement, in the fields of the peers' scripts.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use qbert_pipeline::Result;
+use qbert_train::bench;
+
+use super::{bench_infer, compute, model};
+
+/// Measure speed on a quiet machine.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Train(Train),
+    Hvp(Hvp),
+    Infer(bench_infer::Options),
+}
+
+/// Forward and backward pass: 32 sequences of 64 tokens, and real SST-2 batches of 32.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qbert bench train --model minilm --threads 2 --json
+  qbert bench train --model minilm --sst2 train.tsv --json")]
+struct Train {
+    /// Checkpoint directory, hub id, or `minilm`.
+    #[arg(long)]
+    model: String,
+    /// SST-2's train.tsv, for the second measurement.
+    #[arg(long, value_name = "FILE")]
+    sst2: Option<PathBuf>,
+    /// Threads; as many as there are cores if not given.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Print one JSON line per measurement.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One exact Hessian-vector product for every encoder layer, over four real SST-2 batches of 32.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qbert bench hvp --model minilm --sst2 train.tsv --threads 2 --json")]
+struct Hvp {
+    /// Checkpoint directory, hub id, or `minilm`.
+    #[arg(long)]
+    model: String,
+    /// SST-2's train.tsv.
+    #[arg(long, value_name = "FILE")]
+    sst2: PathBuf,
+    /// Threads; as many as there are cores if not given.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Print one JSON line per measurement.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    let (found, json) = match &options.what {
+        What::Infer(given) => return bench_infer::run(given, quiet),
+        What::Train(given) => {
+            let directory = model::directory(&given.model, quiet)?;
+            (bench::train(&directory, given.sst2.as_deref(), &compute(given.threads)?)?, given.json)
+        }
+        What::Hvp(given) => {
+            let directory = model::directory(&given.model, quiet)?;
+            (bench::hvp(&directory, &given.sst2, &compute(given.threads)?)?, given.json)
+        }
+    };
+    let mut text = String::new();
+    for row in found {
+        if json {
+            text += &serde_json::to_string(&row).unwrap_or_default();
+        } else {
+            let (work, threads, ms, best) = (&row.work, row.threads, row.ms, row.best_ms);
+            text += &format!("{work}, {threads} threads: {ms:.1} ms (best {best:.1} of {})", row.n);
+        }
+        text.push('\n');
+    }
+    Ok(text)
+}

@@ -1,0 +1,49 @@
+//! What checkpoints and packed models have in common when they are shown.
+
+use std::fmt::Write as _;
+
+use qbert_model::{Config, Head};
+
+/// The model's numbers and what it is for.
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Described {
+    layers: usize,
+    hidden_size: usize,
+    heads: usize,
+    intermediate_size: usize,
+    max_positions: usize,
+    vocab_size: usize,
+    head: Head,
+    labels: Vec<String>,
+}
+
+impl Described {
+    pub(super) fn new(config: &Config, head: Head, labels: Vec<String>) -> Self {
+        Self {
+            layers: config.layers,
+            hidden_size: config.hidden_size,
+            heads: config.heads,
+            intermediate_size: config.intermediate_size,
+            max_positions: config.max_positions,
+            vocab_size: config.vocab_size,
+            head,
+            labels,
+        }
+    }
+
+    /// Encoder, tokens and head, a line each.
+    pub(super) fn lines(&self) -> String {
+        let mut text = String::new();
+        let (layers, hidden, wide, heads) = (self.layers, self.hidden_size, self.intermediate_size, self.heads);
+        let head = match self.head {
+            Head::None => "none (fine-tune it for a task first)".to_owned(),
+            Head::QuestionAnswering => "question answering".to_owned(),
+            Head::SequenceClassification => format!("sequence classification: {}", self.labels.join(", ")),
+            Head::TokenClassification => format!("token classification: {}", self.labels.join(", ")),
+        };
+        let _ = writeln!(text, "  encoder     {layers} layers, hidden {hidden}, feed-forward {wide}, {heads} heads");
+        let _ = writeln!(text, "  tokens      vocabulary {}, up to {} positions", self.vocab_size, self.max_positions);
+        let _ = writeln!(text, "  head        {head}");
+        text
+    }
+}

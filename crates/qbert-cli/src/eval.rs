@@ -1,0 +1,150 @@
+//! `qbert eval`: a model on a data file. A checkpoint is computed by the training engine, which multiplies integers where
+//! it is quantized; a packed model by the runtime. Data, metrics and predictions are the same.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use qbert_model::atomic;
+use qbert_pipeline::packed_evaluation::evaluate_packed;
+use qbert_pipeline::{Error, ErrorKind, Result};
+use qbert_runtime::{Session, SessionOptions};
+use qbert_tasks::Dataset;
+use qbert_train::evaluate::{Details, Evaluation, Predictions};
+use qbert_train::finetune::{Evaluate, Evaluated, evaluate};
+use qbert_train::qat::files::is_quantized;
+
+use super::progress::Progress;
+use super::reading::Reading;
+use super::table::Table;
+use super::{compute, json, model};
+
+/// Evaluate a fine-tuned, quantized or packed model on a data file.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qbert eval tuned --task sst2 --data dev.tsv
+  qbert eval tuned --task conll03 --data eng.testa --json
+  qbert eval small/model.qbert --task sst2 --data dev.tsv
+  qbert eval tuned --task squad --data dev-v1.1.json --predictions answers.json
+
+Predictions: one JSON line per text or sentence; for questions one JSON object, as the official
+SQuAD script reads it.")]
+pub(crate) struct Options {
+    /// Checkpoint directory, hub id, or packed model.
+    model: String,
+    /// The data file.
+    #[arg(long, value_name = "FILE")]
+    data: PathBuf,
+    #[command(flatten)]
+    reading: Reading,
+    /// Of a quantized checkpoint, evaluate the f32 masters instead of the quantized model.
+    #[arg(long, help_heading = "Run")]
+    masters: bool,
+    /// Write what the model answered to this file.
+    #[arg(long, value_name = "FILE", help_heading = "Run")]
+    predictions: Option<PathBuf>,
+    /// Threads; as many as there are cores if not given.
+    #[arg(long, help_heading = "Run")]
+    threads: Option<usize>,
+    /// Print all metrics as JSON.
+    #[arg(long, help_heading = "Run")]
+    json: bool,
+}
+
+pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    if let Some(path) = &options.predictions {
+        atomic::check_file(path)?;
+    }
+    let (found, what) =
+        if Path::new(&options.model).is_file() { packed(options, quiet)? } else { checkpoint(options, quiet)? };
+    if let Some(path) = &options.predictions {
+        write_predictions(path, &found)?;
+    }
+    Ok(if options.json { json(&found.evaluation) } else { text(&found.evaluation, what) })
+}
+
+/// The evaluation of a checkpoint, and what was evaluated.
+fn checkpoint(options: &Options, quiet: bool) -> Result<(Evaluated, &'static str)> {
+    let directory = model::directory(&options.model, quiet)?;
+    let (task, max_len) = (options.reading.task()?, options.reading.max_len(&directory)?);
+    let what = match (is_quantized(&directory)?, options.masters) {
+        (true, false) => "quantized",
+        (true, true) => "the f32 masters of a quantized checkpoint",
+        (false, false) => "full precision",
+        (false, true) => {
+            let message =
+                format!("--masters: {} is no quantized checkpoint, so it has no masters", directory.display());
+            return Err(Error::new(ErrorKind::BadInput, message, "leave the flag out".to_owned()));
+        }
+    };
+    let compute = compute(options.threads)?;
+    let reading = options.reading.options(true)?;
+    let data = (options.data.as_path(), &reading);
+    let model = Evaluate { model: &directory, masters: options.masters };
+    let mut progress = Progress::new("eval", quiet);
+    Ok((evaluate(model, task, data, max_len, &compute, |done, total| progress.at(done, total, ""))?, what))
+}
+
+/// The same of a packed model.
+fn packed(options: &Options, quiet: bool) -> Result<(Evaluated, &'static str)> {
+    if options.masters {
+        let hint = "evaluate the directory that the model was packed from".to_owned();
+        return Err(Error::new(ErrorKind::BadInput, "--masters: a packed model has no masters", hint));
+    }
+    let task = options.reading.task()?;
+    let threads = options.threads.unwrap_or(SessionOptions::default().threads);
+    let session = Session::open(&options.model, SessionOptions { threads, max_len: None })?;
+    let max_len = options.reading.max_len_within(session.config().max_positions)?;
+    let reading = options.reading.options(true)?;
+    let data = (options.data.as_path(), &reading);
+    let mut progress = Progress::new("eval", quiet);
+    Ok((evaluate_packed(&session, task, data, max_len, |done, total| progress.at(done, total, ""))?, "packed"))
+}
+
+fn text(evaluation: &Evaluation, what: &str) -> String {
+    let headline = match &evaluation.details {
+        Details::Squad(report) => format!("EM {:.2}, F1 {:.2}", report.exact_match, report.f1),
+        _ => format!("{} {:.2}", evaluation.metric, evaluation.value),
+    };
+    let mut table = Table::new(["", "precision", "recall", "f1", "count"]);
+    let percent = |share: f64| format!("{:.2}", 100.0 * share);
+    let per_class = match &evaluation.details {
+        Details::Classification(report) => &report.per_class[..],
+        Details::Entities(report) => &report.per_type[..],
+        Details::Squad(_) => &[],
+    };
+    for class in per_class {
+        let scores = &class.scores;
+        let (precision, recall, f1) = (percent(scores.precision), percent(scores.recall), percent(scores.f1));
+        table.row([class.name.clone(), precision, recall, f1, scores.support.to_string()]);
+    }
+    let classes = if per_class.is_empty() { String::new() } else { format!("\n{table}") };
+    format!("{headline} on {} examples ({what})\n{classes}", evaluation.examples)
+}
+
+fn write_predictions(path: &Path, found: &Evaluated) -> Result<()> {
+    let name = |id: usize| found.labels.name(id).unwrap_or("?");
+    atomic::write_file(path, |writer| match (&found.predictions, found.features.dataset()) {
+        (Predictions::Labels(labels), Dataset::Classify(data)) => {
+            for (example, (label, probability)) in data.examples.iter().zip(labels) {
+                let line = serde_json::json!({"id": example.id, "label": name(*label), "probability": probability});
+                writeln!(writer, "{line}")?;
+            }
+            Ok(())
+        }
+        (Predictions::Tags(sentences), Dataset::Ner(data)) => {
+            for (sentence, tags) in data.sentences.iter().zip(sentences) {
+                let tags: Vec<&str> = tags.iter().map(|&tag| name(tag)).collect();
+                writeln!(writer, "{}", serde_json::json!({"words": sentence.words, "tags": tags}))?;
+            }
+            Ok(())
+        }
+        (Predictions::Answers(answers), Dataset::Qa(data)) => {
+            let pairs = data.examples.iter().zip(answers);
+            let all: serde_json::Map<_, _> = pairs.map(|(e, (text, _))| (e.id.clone(), text.as_str().into())).collect();
+            writeln!(writer, "{:#}", serde_json::Value::Object(all))
+        }
+        _ => Err(std::io::Error::other("predictions of another kind of task")),
+    })?;
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! `qbert inspect`: what a checkpoint is, checked tensor by tensor, and what it could shrink to; or what a packed model
+//! is (`inspect_packed`).
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use clap::Args;
+use qbert_model::Checkpoint;
+use qbert_pipeline::Result;
+use qbert_quant::size::mebibytes;
+use qbert_quant::{BitWidth, GroupSpec, Plan, Precision, RangeMethod};
+use qbert_tasks::Tokenizer;
+
+use super::describe::Described;
+use super::table::{Table, size};
+use super::{inspect_packed, json, model};
+
+/// Show what a checkpoint or a packed model is; everything in it is read and checked on the way.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qbert inspect minilm
+  qbert inspect ./my-finetuned-bert --json
+  qbert inspect small/model.qbert")]
+pub(crate) struct Options {
+    /// Checkpoint directory, hub id, `minilm`, or a packed model.
+    model: String,
+    /// Print as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    let path = std::path::Path::new(&options.model);
+    if path.is_file() {
+        return inspect_packed::run(path, options.json);
+    }
+    let directory = model::directory(&options.model, quiet)?;
+    let checkpoint = Checkpoint::open(&directory)?;
+    let parameters = checkpoint.load()?;
+    let tokenizer = Tokenizer::for_model(&directory, checkpoint.config().vocab_size)?;
+    let report = Report::new(&checkpoint, parameters.values().len(), tokenizer.vocab_size())?;
+    Ok(if options.json { json(&report) } else { report.text() })
+}
+
+#[derive(Debug, serde::Serialize)]
+struct Report {
+    directory: String,
+    #[serde(flatten)]
+    described: Described,
+    tokenizer_size: usize,
+    parameters: usize,
+    f32_bytes: usize,
+    stored_as: BTreeMap<String, usize>,
+    unused_tensors: Vec<String>,
+    sizes: Vec<Size>,
+}
+
+/// What one uniform width would give.
+#[derive(Debug, serde::Serialize)]
+struct Size {
+    bits: u8,
+    groups: usize,
+    paper_total_mib: f64,
+    paper_encoder_mib: f64,
+    file_bytes: u64,
+}
+
+/// The paper's number of groups; a smaller model takes one group per neuron.
+const GROUPS: usize = 128;
+
+impl Report {
+    fn new(checkpoint: &Checkpoint, parameters: usize, tokenizer_size: usize) -> Result<Self> {
+        let config = checkpoint.config();
+        let layout = checkpoint.layout();
+        let shape = config.shape(Some(&layout));
+        let groups = GROUPS.min(config.hidden_size).min(config.intermediate_size);
+        let size = |bits: u8| -> Result<Size> {
+            let width = Precision::Bits(BitWidth::new(bits)?);
+            let plan = Plan::uniform(config.layers, width, GroupSpec::Count(groups), RangeMethod::Mse);
+            let paper = shape.paper_size(&plan)?;
+            let (paper_total_mib, paper_encoder_mib) = (paper.total(), paper.without_embedding());
+            let file_bytes = shape.file_size(&plan)?.total();
+            Ok(Size { bits, groups, paper_total_mib, paper_encoder_mib, file_bytes })
+        };
+        Ok(Self {
+            directory: checkpoint.directory().display().to_string(),
+            described: Described::new(config, checkpoint.head(), checkpoint.labels()),
+            tokenizer_size,
+            parameters,
+            f32_bytes: 4 * parameters,
+            stored_as: checkpoint.dtypes(),
+            unused_tensors: checkpoint.unused(&layout),
+            sizes: [8, 4, 3, 2].into_iter().map(size).collect::<Result<_>>()?,
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let stored: Vec<String> = self.stored_as.iter().map(|(dtype, count)| format!("{count} in {dtype}")).collect();
+        let _ = writeln!(text, "{}", self.directory);
+        text += &self.described.lines();
+        let (count, mib) = (self.parameters, mebibytes(8 * self.f32_bytes as u64));
+        let _ = writeln!(text, "  parameters  {count}, {} in f32, all finite", size(mib));
+        let _ = writeln!(text, "  tensors     {}", stored.join(", "));
+        if !self.unused_tensors.is_empty() {
+            let _ = writeln!(text, "  not used    {}", self.unused_tensors.join(", "));
+        }
+        let mut table = Table::new(["bits", "paper's size", "encoder only", "packed weights", "smaller by"]);
+        for at in &self.sizes {
+            table.row([
+                at.bits.to_string(),
+                size(at.paper_total_mib),
+                size(at.paper_encoder_mib),
+                size(mebibytes(8 * at.file_bytes)),
+                format!("{:.1}x", self.f32_bytes as f64 / at.file_bytes as f64),
+            ]);
+        }
+        let groups = self.sizes.first().map_or(0, |size| size.groups);
+        let _ = write!(text, "\nwhat it could shrink to ({groups} groups, embedding and activations 8 bit)\n{table}");
+        text
+    }
+}

@@ -1,0 +1,119 @@
+//! `qbert inspect` of a packed model: plan, sizes per site, where it comes from, and that every byte is as it was written.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use qbert_model::PackedModel;
+use qbert_pipeline::Result;
+use qbert_quant::{Site, SitePlan};
+
+use super::describe::Described;
+use super::json;
+use super::table::Table;
+
+#[derive(Debug, serde::Serialize)]
+struct Report {
+    file: String,
+    file_bytes: usize,
+    /// Every checksum was compared.
+    verified: bool,
+    #[serde(flatten)]
+    described: Described,
+    task: String,
+    parameters: usize,
+    f32_bytes: usize,
+    activation_bits: u8,
+    sites: Vec<SiteReport>,
+    /// Biases, LayerNorm, pooler, head and activation ranges.
+    float_bytes: usize,
+    tokenizer_bytes: usize,
+    header_bytes: usize,
+    provenance: BTreeMap<String, String>,
+}
+
+#[derive(Debug, serde::Serialize)]
+struct SiteReport {
+    site: Site,
+    #[serde(flatten)]
+    plan: SitePlan,
+    rows: usize,
+    cols: usize,
+    bytes: usize,
+}
+
+pub(super) fn run(path: &Path, as_json: bool) -> Result<String> {
+    let model = PackedModel::open(path)?;
+    model.verify()?;
+    let report = Report::new(&model)?;
+    Ok(if as_json { json(&report) } else { report.text() })
+}
+
+impl Report {
+    fn new(model: &PackedModel) -> Result<Self> {
+        let (config, plan) = (model.config(), model.plan());
+        let size = |name: &str| model.sizes().iter().find(|(own, _)| own == name).map_or(0, |(_, bytes)| *bytes);
+        let mut sites = Vec::new();
+        for tensor in config.shape(None).tensors {
+            let (site, full) = (tensor.site, qbert_model::site_tensor(tensor.site));
+            let bytes = size(&format!("{site}.codes")) + size(&format!("{site}.groups")) + size(&full);
+            sites.push(SiteReport { site, plan: *plan.site(site)?, rows: tensor.rows, cols: tensor.cols, bytes });
+        }
+        let tokenizer_bytes = size("vocabulary") + size("tokenizer");
+        let all: usize = model.sizes().iter().map(|(_, bytes)| bytes).sum();
+        let of_sites: usize = sites.iter().map(|site| site.bytes).sum();
+        Ok(Self {
+            file: model.path().display().to_string(),
+            file_bytes: model.file_len(),
+            verified: true,
+            described: Described::new(config, model.head(), model.labels().to_vec()),
+            task: model.task().to_owned(),
+            parameters: model.layout().len(),
+            f32_bytes: 4 * model.layout().len(),
+            activation_bits: plan.activation().bits.number(),
+            sites,
+            float_bytes: all - of_sites - tokenizer_bytes,
+            tokenizer_bytes,
+            header_bytes: model.file_len() - all,
+            provenance: model.provenance().clone(),
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let (bytes, smaller) = (self.file_bytes, self.f32_bytes as f64 / self.file_bytes as f64);
+        let _ = writeln!(text, "{}", self.file);
+        let _ = writeln!(
+            text,
+            "  file        {bytes} bytes, {smaller:.1} times smaller than in f32; every checksum is right"
+        );
+        text += &self.described.lines();
+        if !self.task.is_empty() {
+            let _ = writeln!(text, "  task        {}", self.task);
+        }
+        let _ = writeln!(text, "  activations {} bits", self.activation_bits);
+        for (key, value) in &self.provenance {
+            let value = value.trim_end();
+            // The plan's text is told by the table.
+            if !value.contains('\n') && !value.is_empty() {
+                let _ = writeln!(text, "  {key:<11} {value}");
+            }
+        }
+        let mut table = Table::new(["site", "bits", "groups", "range", "shape", "bytes"]);
+        for own in &self.sites {
+            let SitePlan { bits, groups, range } = own.plan;
+            let shape = format!("{}x{}", own.rows, own.cols);
+            let cells = [own.site.to_string(), bits.to_string(), groups.to_string(), range.to_string()];
+            let [site, bits, groups, range] = cells;
+            table.row([site, bits, groups, range, shape, own.bytes.to_string()]);
+        }
+        for (name, bytes) in
+            [("other f32", self.float_bytes), ("tokenizer", self.tokenizer_bytes), ("header", self.header_bytes)]
+        {
+            let none = String::new;
+            table.row([name.to_owned(), none(), none(), none(), none(), bytes.to_string()]);
+        }
+        let _ = write!(text, "\n{table}");
+        text
+    }
+}

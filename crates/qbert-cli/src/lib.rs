@@ -1,0 +1,216 @@
+//! The command line: what was typed → what it means → one function per verb.
+//!
+//! The library part exists for the other commands of this workspace, which share its flags, progress bars and exit codes.
+//!
+//! A verb takes its options and returns what goes to stdout as text; everything else (progress, errors, hints) goes to
+//! stderr. Exit codes: 0 done, 1 the machine failed, 2 the input is wrong, 130 interrupted. A closed pipe is no error.
+
+mod analyze;
+mod assets;
+mod attention_kl;
+mod bench;
+mod bench_infer;
+mod completions;
+mod data;
+mod describe;
+mod eval;
+mod fetch;
+mod finetune;
+mod inspect;
+mod inspect_packed;
+mod landscape;
+pub mod model;
+mod numbers;
+mod pack;
+mod plan;
+mod predict;
+pub mod progress;
+mod quantize;
+pub mod reading;
+mod report;
+mod run;
+pub mod stop;
+pub mod table;
+mod training;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use qbert_pipeline::{Error, ErrorKind, Result};
+
+const EXAMPLES: &str = "\
+Examples:
+  qbert run                                            the quick-start: all of it, in minutes
+  qbert run --model minilm --task sst2 --train train.tsv --dev dev.tsv --out run
+  qbert fetch minilm                                   a small BERT to try things with
+  qbert inspect minilm                                 what a checkpoint is, what it could shrink to
+  qbert plan --model minilm --bits 2 --out plan.toml   bits for every part, to read and edit
+  qbert data --task sst2 --model minilm train.tsv      what is in a data file, checked by line
+  qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned
+  qbert quantize --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --out small
+  qbert eval tuned --task sst2 --data dev.tsv
+  qbert predict small/model.qbert \"a film to remember\"   what the packed model says
+  qbert analyze --model tuned --task sst2 --data train.tsv --out analysis
+
+Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 wrong input,
+130 interrupted (Ctrl-C; what is done is kept, and the hint says how to go on).
+Colours appear on a terminal only, and never with NO_COLOR set.";
+
+/// Small BERTs for ordinary CPUs, by the method of the Q-BERT paper.
+#[derive(Debug, Parser)]
+#[command(name = "qbert", version, after_help = EXAMPLES, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+    /// Say nothing but results and errors.
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Say more: kernels and threads, progress every other second, the causes of errors.
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    verbose: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Run(Box<run::Options>),
+    Fetch(fetch::Options),
+    Inspect(inspect::Options),
+    Plan(plan::Options),
+    Data(data::Options),
+    Finetune(finetune::Options),
+    Quantize(quantize::Options),
+    Pack(pack::Options),
+    Predict(predict::Options),
+    Eval(eval::Options),
+    Analyze(analyze::Options),
+    Landscape(landscape::Options),
+    AttentionKl(attention_kl::Options),
+    Report(report::Options),
+    Bench(bench::Options),
+    Completions(completions::Options),
+}
+
+/// The `qbert` command: reads the arguments, does what they ask for, and gives the exit code.
+pub fn main() -> ExitCode {
+    let matches = matches_of(Arguments::command());
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    execute("qbert", arguments.verbose, || run_verb(arguments.verb, arguments.quiet))
+}
+
+/// What was typed. Wrong usage is printed with a suggestion and exits with 2; `--help` and `--version` exit with 0.
+pub fn matches_of(command: Command) -> ArgMatches {
+    numbers::said_plainly(command).get_matches()
+}
+
+/// Runs a command under the rules of the house: Ctrl-C, results on stdout, errors and hints on stderr, exit codes.
+///
+/// `program` is the name that hints and records call it by.
+pub fn execute(program: &'static str, verbose: bool, command: impl FnOnce() -> Result<String>) -> ExitCode {
+    VERBOSE.store(verbose, Ordering::Relaxed);
+    stop::watch(program);
+    match command() {
+        Ok(output) => print(&output),
+        Err(error) => complain(&error),
+    }
+}
+
+fn run_verb(verb: Verb, quiet: bool) -> Result<String> {
+    match verb {
+        Verb::Run(options) => run::run(&options, quiet),
+        Verb::Fetch(options) => fetch::run(&options, quiet),
+        Verb::Inspect(options) => inspect::run(&options, quiet),
+        Verb::Plan(options) => plan::run(&options, quiet),
+        Verb::Data(options) => data::run(&options, quiet),
+        Verb::Finetune(options) => finetune::run(&options, quiet),
+        Verb::Quantize(options) => quantize::run(&options, quiet),
+        Verb::Pack(options) => pack::run(&options, quiet),
+        Verb::Predict(options) => predict::run(&options, quiet),
+        Verb::Eval(options) => eval::run(&options, quiet),
+        Verb::Analyze(options) => analyze::run(&options, quiet),
+        Verb::Landscape(options) => landscape::run(&options, quiet),
+        Verb::AttentionKl(options) => attention_kl::run(&options, quiet),
+        Verb::Report(options) => report::run(&options),
+        Verb::Bench(options) => bench::run(&options, quiet),
+        Verb::Completions(options) => Ok(completions::run(&options)),
+    }
+}
+
+/// Text to stdout; whoever closed the pipe has seen enough.
+fn print(output: &str) -> ExitCode {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(output.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            complain_text(&format!("cannot write to stdout: {error}"), None);
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn complain(error: &Error) -> ExitCode {
+    let is_interrupted = error.kind() == ErrorKind::Interrupted;
+    let resume = if is_interrupted { stop::resume_hint() } else { None };
+    complain_text(&error.to_string(), resume.as_deref().or(error.hint()));
+    if is_verbose() {
+        let mut cause = std::error::Error::source(error).and_then(std::error::Error::source);
+        while let Some(error) = cause {
+            note(&format!("cause: {error}"));
+            cause = error.source();
+        }
+    }
+    match error.kind() {
+        ErrorKind::BadInput => ExitCode::from(2),
+        ErrorKind::Interrupted => ExitCode::from(stop::EXIT_CODE),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn complain_text(message: &str, hint: Option<&str>) {
+    let (error, hint_word) = (painted("error:", "1;31"), painted("hint:", "1;36"));
+    let hint = hint.map(|hint| format!("\n{hint_word} {hint}")).unwrap_or_default();
+    note(&format!("{error} {message}{hint}"));
+}
+
+/// Text in a colour, where stderr is a terminal that shows it and nobody objects.
+fn painted(text: &str, code: &str) -> String {
+    let objects = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
+    if objects || dumb || !std::io::stderr().is_terminal() {
+        return text.to_owned();
+    }
+    format!("\u{1b}[{code}m{text}\u{1b}[0m")
+}
+
+static VERBOSE: AtomicBool = AtomicBool::new(false);
+
+/// Whether more is to be said.
+fn is_verbose() -> bool {
+    VERBOSE.load(Ordering::Relaxed)
+}
+
+/// A line for people, on stderr; if nobody can read it there is nothing left to do.
+pub fn note(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Threads to compute with: as many as asked for, or as there are cores.
+pub fn compute(threads: Option<usize>) -> Result<qbert_kernels::Compute> {
+    let threads = threads.unwrap_or_else(qbert_kernels::Threads::available);
+    let compute = qbert_kernels::Compute::detect(threads);
+    let compute = compute.map_err(|error| Error::from(qbert_train::Error::from(error)).of_flag("--threads"))?;
+    if is_verbose() {
+        note(&format!("computing with {} on {threads} threads", compute.kernels().name()));
+    }
+    Ok(compute)
+}
+
+/// A value as JSON text with a final line break.
+pub fn json(value: &impl serde::Serialize) -> String {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => text + "\n",
+        // Maps with text keys and plain numbers always serialize.
+        Err(error) => format!("{{\"error\": \"{error}\"}}\n"),
+    }
+}

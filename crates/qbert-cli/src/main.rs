@@ -1,0 +1,5 @@
+//! The `qbert` command.
+
+fn main() -> std::process::ExitCode {
+    qbert_cli::main()
+}

@@ -1,0 +1,149 @@
+//! `qbert pack`: a checkpoint in, one file that predicts out.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use qbert_model::Checkpoint;
+use qbert_pipeline::packing::{Calibration, FILE_NAME, Packing, Widths, plan_by_widths};
+use qbert_pipeline::planning;
+use qbert_pipeline::{Error, ErrorKind, Result};
+use qbert_quant::{Plan, RangeMethod};
+use qbert_tasks::Task;
+use qbert_train::loading::Loaded;
+use qbert_train::qat::files::is_quantized;
+use qbert_train::qat::student::QatSettings;
+
+use super::reading::Reading;
+use super::{compute, json, model, plan, stop};
+
+/// Sequences of a calibration batch.
+const BATCH: usize = 32;
+
+/// Pack a checkpoint into one small file for `qbert predict`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qbert pack small --out model.qbert                     a directory that `qbert quantize` wrote
+  qbert pack tuned --plan plan.toml --calibrate train.tsv --task sst2 --out model.qbert
+  qbert pack tuned --bits 4 --activation-bits 32 --out model.qbert
+
+A quantized directory has its own plan and ranges. Any other checkpoint is quantized as the plan says,
+without training: activation ranges are learned from the first 1,024 examples of --calibrate, or
+activations stay in f32.")]
+#[command(mut_arg("task", |argument| argument.required(false)))]
+pub(crate) struct Options {
+    /// Checkpoint directory, or a hub id.
+    model: String,
+    /// File to write.
+    #[arg(long, value_name = "FILE", default_value = FILE_NAME)]
+    out: PathBuf,
+    /// What is quantized how: a file that `qbert plan` wrote.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["bits", "embedding_bits", "range"])]
+    plan: Option<PathBuf>,
+    /// Width of every encoder layer: 1 to 8, or 32 for none; a second one for the middle third of the layers: 2,3.
+    #[arg(long, value_delimiter = ',', value_name = "N[,N]")]
+    bits: Vec<u32>,
+    /// Width of the embedding tables: one number, or WORD,REST [default: 8].
+    #[arg(long, value_delimiter = ',', value_name = "N[,N]", requires = "bits")]
+    embedding_bits: Vec<u32>,
+    /// How ranges of weights are found: `mse`, `min-max` or `percentile:99.9` [default: mse].
+    #[arg(long, requires = "bits")]
+    range: Option<String>,
+    /// Width of activations: 8, or 32 for none; instead of what the plan says.
+    #[arg(long, value_name = "N")]
+    activation_bits: Option<u32>,
+    /// File to learn activation ranges from.
+    #[arg(long, value_name = "FILE")]
+    calibrate: Option<PathBuf>,
+    #[command(flatten)]
+    reading: Reading,
+    /// Threads; as many as there are cores if not given.
+    #[arg(long, help_heading = "Run")]
+    threads: Option<usize>,
+    /// Print the result as JSON.
+    #[arg(long, help_heading = "Run")]
+    json: bool,
+}
+
+#[derive(Debug, serde::Serialize)]
+struct Packed {
+    file: String,
+    bytes: u64,
+    f32_bytes: usize,
+}
+
+pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    let directory = model::directory(&options.model, quiet)?;
+    let (task, given) = (options.reading.optional_task()?, plan(options, &directory)?);
+    let mut packing = match given {
+        None if is_quantized(&directory)? => Packing::quantized(&directory)?,
+        None => {
+            let message = format!("{}: not a directory that `qbert quantize` wrote", directory.display());
+            let hint = "give --plan, or --bits with --calibrate (or --activation-bits 32)".to_owned();
+            return Err(Error::new(ErrorKind::BadInput, message, hint));
+        }
+        Some(plan) => by_plan(options, &directory, plan, task)?,
+    };
+    packing.note("command", &stop::command());
+    if let Some(task) = task {
+        packing = packing.for_task(task.name());
+    }
+    let bytes = packing.write(&options.out)?;
+    let f32_bytes = 4 * Checkpoint::open(&directory)?.layout().len();
+    let packed = Packed { file: options.out.display().to_string(), bytes, f32_bytes };
+    Ok(if options.json { json(&packed) } else { text_of(&packed) })
+}
+
+fn text_of(packed: &Packed) -> String {
+    let megabytes = |bytes: f64| bytes / 1e6;
+    let (now, before) = (megabytes(packed.bytes as f64), megabytes(packed.f32_bytes as f64));
+    format!("{}: {now:.2} MB, {:.1} times smaller than {before:.1} MB in f32\n", packed.file, before / now)
+}
+
+/// The plan that was given; `None` where none was.
+fn plan(options: &Options, directory: &Path) -> Result<Option<Plan>> {
+    let activation = |plan: Plan| -> Result<Plan> {
+        let Some(bits) = options.activation_bits else { return Ok(plan) };
+        let mut activation = *plan.activation();
+        activation.bits = planning::precision("--activation-bits", bits)?;
+        Ok(plan.with_activation(activation))
+    };
+    if let Some(path) = &options.plan {
+        return activation(planning::read(path)?).map(Some);
+    }
+    let Some(&layers) = options.bits.first() else {
+        if options.activation_bits.is_some() {
+            let message = "--activation-bits without --plan or --bits";
+            let hint = "say what becomes of the weights, too".to_owned();
+            return Err(Error::new(ErrorKind::BadInput, message, hint));
+        }
+        return Ok(None);
+    };
+    let range = options.range.as_deref().map_or(Ok(RangeMethod::Mse), |text| plan::parse("--range", text))?;
+    let config = qbert_model::Config::read(&directory.join("config.json"))?;
+    let widths = Widths {
+        layers,
+        middle_layers: options.bits.get(1).copied(),
+        word_embedding: options.embedding_bits.first().copied().unwrap_or(8),
+        other_embeddings: options.embedding_bits.last().copied().unwrap_or(8),
+        activations: options.activation_bits.unwrap_or(8),
+        range,
+    };
+    Ok(Some(plan_by_widths(&config, &widths)?))
+}
+
+fn by_plan(options: &Options, directory: &Path, plan: Plan, task: Option<Task>) -> Result<Packing> {
+    let compute = compute(options.threads)?;
+    let Some(file) = &options.calibrate else {
+        return Packing::by_plan(directory, plan, None, &compute);
+    };
+    let Some(task) = task else {
+        let hint = "say how the file is read: --task sst2".to_owned();
+        return Err(Error::new(ErrorKind::BadInput, "--calibrate without --task", hint));
+    };
+    let reading = options.reading.options(false)?;
+    let files = std::slice::from_ref(file);
+    let loaded = Loaded::open(directory, task, files, &reading, options.reading.max_len(directory)?)?;
+    let data = Calibration::Data(&loaded.features, BATCH, QatSettings::default().calibration);
+    Packing::by_plan(directory, plan, Some(data), &compute)
+}

@@ -1,0 +1,176 @@
+//! `qbert plan`: bits, groups and ranges for every part of the model, and the sizes that follow.
+//!
+//! Flags are checked against each other before anything is read ([`flags`]); [`qbert_pipeline::planning`] turns them into a plan and
+//! remembers how it came about; [`report`] says it.
+
+mod flags;
+mod report;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use qbert_pipeline::planning::{self, Made, Model, Origin, Wishes};
+use qbert_pipeline::{Error, Result};
+
+use self::report::Report;
+use super::progress::Progress;
+use super::{compute, json, model, note};
+
+/// Make a bit plan, or check one, and show the sizes it gives.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qbert plan --model minilm --bits 3 --out plan.toml
+  qbert plan --model minilm --bits 2 --embedding-bits 4,8 --embedding-groups 128 --json
+  qbert plan --model minilm --attention-bits 2 --ffn-bits 4
+  qbert plan --model ./bert-base --preset sst2-2-3 --out plan.toml
+  qbert plan --model minilm --check plan.toml
+  qbert plan --model tuned --sensitivity sensitivity.json --bits 2,3 --high 3 --out plan.toml
+  qbert plan --model tuned --sensitivity sensitivity.json --bits 2,3,4 --budget 15 --out plan.toml
+
+The limit of --size and --budget is on the weights of the packed file, embedding and everything in
+f32 included; that is never less than the size as the paper counts. --budget reads the weights of
+the model; for all else a directory with nothing but config.json is enough.")]
+#[command(group = clap::ArgGroup::new("source").required(true).multiple(true))]
+pub(crate) struct Options {
+    /// Checkpoint directory, hub id, or `minilm`.
+    #[arg(long)]
+    model: String,
+    /// Width of every encoder matrix: 1 to 8, or 32 for none; with --sensitivity the widths to
+    /// choose from, low to high: 2,3.
+    #[arg(long, group = "source", value_delimiter = ',', value_name = "N[,N]")]
+    bits: Vec<u32>,
+    /// Width of the self-attention matrices, whatever the others have.
+    #[arg(long, group = "source", value_name = "N")]
+    attention_bits: Option<u32>,
+    /// Width of the feed-forward matrices, whatever the others have.
+    #[arg(long, group = "source", value_name = "N")]
+    ffn_bits: Option<u32>,
+    /// One of the paper's published plans (Tab. 6 and 7), such as sst2-2-3.
+    #[arg(long, group = "source")]
+    preset: Option<String>,
+    /// Check this plan against the model instead of making one.
+    #[arg(long, group = "source", value_name = "FILE")]
+    check: Option<PathBuf>,
+    /// Groups per encoder matrix: a number, `head` or `neuron` [default: 128, or one per neuron in a
+    /// smaller model].
+    #[arg(long)]
+    groups: Option<String>,
+    /// How ranges are found: `mse`, `min-max` or `percentile:99.9` [default: mse].
+    #[arg(long)]
+    range: Option<String>,
+    /// Width of the word, position and type embedding: one number for all, or WORD,REST [default:
+    /// 8].
+    #[arg(long, value_delimiter = ',', value_name = "N[,N]")]
+    embedding_bits: Vec<u32>,
+    /// Groups per embedding table [default: 1].
+    #[arg(long)]
+    embedding_groups: Option<String>,
+    /// Let the sensitivities of the layers, measured by `qbert analyze`, choose among --bits.
+    #[arg(long, value_name = "FILE", help_heading = "Widths from sensitivities")]
+    sensitivity: Option<PathBuf>,
+    /// This many layers, the most sensitive, get the higher width; with three or more widths one
+    /// number for each higher width: 3,1.
+    #[arg(long, value_delimiter = ',', value_name = "N[,N]", help_heading = "Widths from sensitivities")]
+    high: Vec<usize>,
+    /// As many of the most sensitive layers get a higher width as fit in this size.
+    #[arg(long, value_name = "MiB", help_heading = "Widths from sensitivities")]
+    size: Option<f64>,
+    /// The widths with the least sensitivity times squared quantization error in this size.
+    #[arg(long, value_name = "MiB", help_heading = "Widths from sensitivities")]
+    budget: Option<f64>,
+    /// What has one width with --budget: a `layer`, a `module` (self-attention or feed-forward) or
+    /// a `site` (a matrix) [default: site].
+    #[arg(long, help_heading = "Widths from sensitivities")]
+    granularity: Option<String>,
+    /// Sensitivity by `omega` (the paper's), `mean` (HAWQ's) or `trace` (HAWQ-V2's) [default:
+    /// omega].
+    #[arg(long, help_heading = "Widths from sensitivities")]
+    metric: Option<String>,
+    /// Turn it round, as the paper's MP-rev: lower widths for the sensitive layers, as many as
+    /// before; of a preset, the two widths exchanged.
+    #[arg(long, help_heading = "Widths from sensitivities")]
+    reverse: bool,
+    /// Threads for --budget; as many as there are cores if not given.
+    #[arg(long, help_heading = "Widths from sensitivities")]
+    threads: Option<usize>,
+    /// Write the plan to this file.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print bits per site, sizes and how the plan came about as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Options {
+    fn wishes(&self) -> Result<Wishes> {
+        Ok(Wishes {
+            bits: self.bits.clone(),
+            attention_bits: self.attention_bits,
+            ffn_bits: self.ffn_bits,
+            preset: self.preset.clone(),
+            groups: parse_if("--groups", self.groups.as_deref())?,
+            range: parse_if("--range", self.range.as_deref())?,
+            embedding_bits: self.embedding_bits.clone(),
+            embedding_groups: parse_if("--embedding-groups", self.embedding_groups.as_deref())?,
+            sensitivity: self.sensitivity.clone(),
+            high: self.high.clone(),
+            size: self.size,
+            budget: self.budget,
+            granularity: parse_if("--granularity", self.granularity.as_deref())?,
+            metric: parse_if("--metric", self.metric.as_deref())?,
+            reverse: self.reverse,
+        })
+    }
+
+    fn make(&self, model: &Model<'_>, quiet: bool) -> Result<Made> {
+        if let Some(path) = &self.check {
+            let origin = Origin::Checked { plan: path.display().to_string() };
+            return Ok(Made { plan: planning::read(path)?, origin });
+        }
+        let wishes = self.wishes()?;
+        let mut progress = Progress::new("quantization error", quiet);
+        // The last step is not said: the plan itself follows at once.
+        let mut watch = |done, all| {
+            if done < all {
+                progress.at(done, all, "");
+            }
+        };
+        planning::make(&wishes, model, compute(self.threads)?.threads(), &mut watch)
+    }
+}
+
+/// What a flag's text means.
+pub(crate) fn parse<T: std::str::FromStr<Err = qbert_quant::Error>>(flag: &str, text: &str) -> Result<T> {
+    text.parse().map_err(|error| Error::from(error).of_flag(flag))
+}
+
+pub(crate) fn parse_if<T: std::str::FromStr<Err = qbert_quant::Error>>(
+    flag: &str,
+    text: Option<&str>,
+) -> Result<Option<T>> {
+    text.map(|text| parse(flag, text)).transpose()
+}
+
+pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    flags::check(options)?;
+    let directory = model::directory(&options.model, quiet)?;
+    let shape = planning::shape(&directory)?;
+    let made = options.make(&Model { directory: &directory, shape: &shape }, quiet)?;
+    let report = Report::new(&made, &shape)?;
+    if let (Some(path), false) = (&options.sensitivity, quiet) {
+        let measured = planning::read_sensitivity(path, shape.layers)?;
+        if measured.is_of_other_weights(&directory) == Some(true) {
+            let path = path.display();
+            note(&format!("warning: {path} was measured on other weights than those of {}", options.model));
+        }
+    }
+    if let Some(out) = &options.out {
+        let text = made.to_toml();
+        qbert_model::atomic::write_file(out, |writer| writer.write_all(text.as_bytes()))?;
+        if !quiet {
+            note(&format!("wrote {}", out.display()));
+        }
+    }
+    Ok(if options.json { json(&report) } else { report.text(&made.plan) })
+}

@@ -1,0 +1,92 @@
+//! What is said of a plan: on the terminal and as JSON.
+
+use std::fmt::Write as _;
+
+use qbert_pipeline::Result;
+use qbert_pipeline::planning::{Made, Origin, short};
+use qbert_quant::size::mebibytes;
+use qbert_quant::{LayerPlan, Matrix, ModelShape, Plan, Site};
+
+use super::super::table::{Table, is_small, size};
+
+/// What `--json` prints.
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Report {
+    bits: serde_json::Map<String, serde_json::Value>,
+    paper_mib: PaperMib,
+    file_bytes: u64,
+    f32_bytes: u64,
+    origin: Origin,
+}
+
+#[derive(Debug, serde::Serialize)]
+struct PaperMib {
+    total: f64,
+    encoder: f64,
+    embedding: f64,
+}
+
+impl Report {
+    pub(super) fn new(made: &Made, shape: &ModelShape) -> Result<Self> {
+        let Made { plan, origin } = made;
+        let paper = shape.paper_size(plan)?;
+        let parameters: usize = shape.tensors.iter().map(|t| t.rows * t.cols + t.companions).sum();
+        Ok(Self {
+            bits: plan.sites().map(|(site, planned)| (site.to_string(), planned.bits.number().into())).collect(),
+            paper_mib: PaperMib {
+                total: paper.total(),
+                encoder: paper.without_embedding(),
+                embedding: paper.embedding(),
+            },
+            file_bytes: shape.file_size(plan)?.total(),
+            f32_bytes: 4 * (parameters + shape.uncounted) as u64,
+            origin: origin.clone(),
+        })
+    }
+
+    pub(super) fn text(&self, plan: &Plan) -> String {
+        let mut text = format!("bits per site\n{}", self.table(plan));
+        let embedding = plan.sites().filter(|(site, _)| matches!(site, Site::Embedding(_)));
+        let embedding: Vec<String> =
+            embedding.map(|(site, planned)| format!("{site} {}", planned.bits.number())).collect();
+        let _ = writeln!(text, "  {}; activations {}\n", embedding.join(", "), plan.activation().bits.number());
+        if let Origin::Sensitivity(sensitive) = &self.origin {
+            let _ = writeln!(text, "{}\n", sensitive.lines().join("\n"));
+        }
+        let PaperMib { total, encoder, embedding } = self.paper_mib;
+        // One unit is said once.
+        let is_mixed = [encoder, embedding].into_iter().any(is_small);
+        let part = |mib: f64| if is_mixed { size(mib) } else { format!("{mib:.1}") };
+        let (total, encoder, embedding) = (size(total), part(encoder), part(embedding));
+        let _ = writeln!(text, "size as the paper counts    {total} (encoder {encoder}, embedding {embedding})");
+        let file = size(mebibytes(8 * self.file_bytes));
+        let times = self.f32_bytes as f64 / self.file_bytes as f64;
+        let whole = size(mebibytes(8 * self.f32_bytes));
+        let _ = writeln!(text, "weights in a packed file    {file}, {times:.1} times smaller than {whole} in f32");
+        text
+    }
+
+    /// A row for each layer, with its sensitivity where that is known.
+    fn table(&self, plan: &Plan) -> Table {
+        let bits = |layer: &LayerPlan| Matrix::ALL.map(|matrix| layer.get(matrix).bits.to_string());
+        let header = ["", "query", "key", "value", "attention out", "intermediate", "output"];
+        let layers = plan.layers().iter().enumerate();
+        let Origin::Sensitivity(sensitive) = &self.origin else {
+            let mut table = Table::new(header);
+            for (index, layer) in layers {
+                let [query, key, value, attention, intermediate, output] = bits(layer);
+                table.row([format!("layer {index}"), query, key, value, attention, intermediate, output]);
+            }
+            return table;
+        };
+        let [first, query, key, value, attention, intermediate, output] = header;
+        let mut table = Table::new([first, query, key, value, attention, intermediate, output, sensitive.heading()]);
+        for (index, layer) in layers {
+            let ranked = sensitive.ranking.iter().find(|ranked| ranked.layer == index);
+            let sensitivity = ranked.map(|ranked| short(ranked.sensitivity)).unwrap_or_default();
+            let [query, key, value, attention, intermediate, output] = bits(layer);
+            table.row([format!("layer {index}"), query, key, value, attention, intermediate, output, sensitivity]);
+        }
+        table
+    }
+}

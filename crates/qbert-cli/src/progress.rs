@@ -1,0 +1,168 @@
+//! Progress of long jobs, on stderr: a bar with the time left on a terminal, plain lines elsewhere, nothing when quiet.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use qbert_train::evaluate::Evaluation;
+use qbert_train::sensitivity::{Settings, Step};
+use qbert_train::trainer::{StepRecord, Watch};
+
+use super::{is_verbose, note, stop};
+
+/// Between two plain lines, and between two of them with `--verbose`.
+const LINE_EVERY: Duration = Duration::from_secs(15);
+const VERBOSE_LINE_EVERY: Duration = Duration::from_secs(2);
+
+/// Shows where a job is.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    quiet: bool,
+    what: String,
+    stoppable: bool,
+    begun: Option<(Instant, usize)>,
+    last_line: Instant,
+    loss: f64,
+    /// Passes that a run of an analysis took, at the most so far.
+    passes: Option<usize>,
+    /// The full-precision model's figure, where there is one to compare with.
+    reference: Option<f64>,
+}
+
+impl Progress {
+    /// A bar, or a line now and then where stderr is no terminal; nothing with `quiet`.
+    pub fn new(what: impl Into<String>, quiet: bool) -> Self {
+        let what = what.into();
+        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::new(0);
+            let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg}  {elapsed} (left {eta})");
+            if let Ok(style) = style {
+                bar.set_style(style);
+            }
+            bar.set_prefix(what.clone());
+            bar
+        });
+        let last_line = Instant::now();
+        Self {
+            bar,
+            quiet,
+            what,
+            stoppable: false,
+            begun: None,
+            last_line,
+            loss: f64::NAN,
+            passes: None,
+            reference: None,
+        }
+    }
+
+    /// The same for a job that saves its state when it is asked to stop: Ctrl-C becomes a question.
+    pub fn stoppable(mut self) -> Self {
+        stop::set_stateful(true);
+        self.stoppable = true;
+        self
+    }
+
+    /// `done` of `total` are done; `message` says how it goes.
+    pub fn at(&mut self, done: usize, total: usize, message: &str) {
+        let is_first = self.begun.is_none();
+        let (begun, first) = *self.begun.get_or_insert((Instant::now(), done));
+        if let Some(bar) = &self.bar {
+            bar.set_length(total as u64);
+            if is_first {
+                // A resumed run has not done the first steps just now.
+                bar.set_position(first as u64);
+                bar.reset_eta();
+            }
+            bar.set_position(done as u64);
+            bar.set_message(message.to_owned());
+        } else if !self.quiet && (self.last_line.elapsed() >= line_every() || done == total) {
+            self.last_line = Instant::now();
+            let rate = done.saturating_sub(first) as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+            let left = if rate > 0.0 { total.saturating_sub(done) as f64 / rate } else { 0.0 };
+            note(&format!("{} {done}/{total} {message}  left {}", self.what, duration(left)));
+        }
+    }
+
+    /// From here on something else is counted.
+    pub fn restart(&mut self) {
+        self.begun = None;
+        if let Some(bar) = &self.bar {
+            bar.reset();
+        }
+    }
+
+    /// A pass of an analysis. Layers of a run go together, so those in progress count by their passes. How many a run needs is
+    /// known after the first one; until then it is as many as it may take.
+    pub fn analysis(&mut self, step: &Step, settings: &Settings) {
+        let Step { run, passes, layers_left, done, total, loss } = *step;
+        if layers_left == 0 {
+            self.passes = Some(self.passes.unwrap_or(0).max(passes));
+        }
+        let of_run = self.passes.unwrap_or(settings.stop.iterations + settings.trace).max(passes + 1);
+        let runs = settings.runs;
+        let place =
+            format!("layers  run {}/{runs}, pass {passes}, {layers_left} layers to go, loss {loss:.4}", run + 1);
+        self.at(done + layers_left * passes / of_run, total, &place);
+    }
+
+    /// A line that stays.
+    pub fn say(&self, text: &str) {
+        match &self.bar {
+            // Before anything is counted there is no bar to keep below the text.
+            Some(bar) if self.begun.is_some() => bar.println(text),
+            _ if self.quiet => {}
+            _ => note(text),
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        if self.stoppable {
+            stop::set_stateful(false);
+        }
+    }
+}
+
+fn line_every() -> Duration {
+    if is_verbose() { VERBOSE_LINE_EVERY } else { LINE_EVERY }
+}
+
+impl Watch for Progress {
+    fn step(&mut self, record: &StepRecord, total: usize) {
+        // A moving average: single batches jump about.
+        self.loss = if self.loss.is_nan() { record.loss } else { 0.98 * self.loss + 0.02 * record.loss };
+        let message = format!("epoch {:.2}  loss {:.4}", record.epoch, self.loss);
+        self.at(record.step, total, &message);
+    }
+
+    fn full_precision(&mut self, evaluation: &Evaluation) {
+        self.reference = Some(evaluation.value);
+        self.say(&format!("full precision: dev {} {:.2}", evaluation.metric, evaluation.value));
+    }
+
+    fn evaluated(&mut self, epoch: usize, evaluation: &Evaluation, best: bool) {
+        let note = if best && epoch > 0 { ", the best so far" } else { "" };
+        let drop = self.reference.map_or(String::new(), |full| format!(" ({:+.2})", evaluation.value - full));
+        let when = if epoch == 0 { "quantized, not trained".to_owned() } else { format!("epoch {epoch}") };
+        self.say(&format!("{when}: dev {} {:.2}{drop}{note}", evaluation.metric, evaluation.value));
+    }
+
+    fn stop(&mut self) -> bool {
+        self.stoppable && stop::is_asked()
+    }
+}
+
+/// Seconds as people say them.
+pub fn duration(seconds: f64) -> String {
+    let seconds = seconds.round() as u64;
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}

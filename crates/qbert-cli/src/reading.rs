@@ -1,0 +1,125 @@
+//! The flags that say how data files are read: shared by every verb that reads data.
+
+use std::path::Path;
+
+use clap::Args;
+use qbert_model::Config;
+use qbert_pipeline::{Error, ErrorKind, Result};
+use qbert_tasks::{Columns, Format, Kind, LabelSource, Labels, ReadOptions, Task};
+
+/// How to read the data files.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Data files")]
+pub struct Reading {
+    /// sst2, mnli, conll03, squad; your own: classify, pair (tsv, csv, jsonl), ner (CoNLL columns), qa (SQuAD json).
+    #[arg(long, required = true)]
+    task: Option<String>,
+    /// Longest sequence in tokens; the task's usual one if not given, as far as the model's positions go.
+    #[arg(long)]
+    max_len: Option<usize>,
+    /// Column of the (first) text.
+    #[arg(long)]
+    text: Option<String>,
+    /// Column of the second text.
+    #[arg(long)]
+    text2: Option<String>,
+    /// Column of the label.
+    #[arg(long)]
+    label: Option<String>,
+    /// The labels there may be, in order; found in the data if not given.
+    #[arg(long, value_delimiter = ',')]
+    labels: Option<Vec<String>>,
+    /// The files' form, if their names do not say it.
+    #[arg(long, value_enum)]
+    format: Option<FileFormat>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum FileFormat {
+    Tsv,
+    Csv,
+    Jsonl,
+}
+
+impl Reading {
+    /// The task that was named.
+    pub fn task(&self) -> Result<Task> {
+        self.task.as_deref().unwrap_or_default().parse().map_err(|error| Error::from(error).of_flag("--task"))
+    }
+
+    /// Whether a task was named.
+    pub fn is_task_given(&self) -> bool {
+        self.task.is_some()
+    }
+
+    /// The task, for verbs that can do without.
+    pub fn optional_task(&self) -> Result<Option<Task>> {
+        self.task.as_ref().map(|_| self.task()).transpose()
+    }
+
+    /// The longest sequence for the checkpoint in a directory.
+    pub fn max_len(&self, model: &Path) -> Result<usize> {
+        // A configuration that cannot be read is an error as soon as the model is opened.
+        let config = Config::read(&model.join("config.json"));
+        self.max_len_within(config.map_or(usize::MAX, |config| config.max_positions))
+    }
+
+    /// The longest sequence for a model with so many positions: what was asked for, whether it fits or not, or the task's
+    /// usual length as far as the positions go.
+    pub fn max_len_within(&self, positions: usize) -> Result<usize> {
+        Ok(self.max_len.unwrap_or(self.task()?.default_max_len().min(positions)))
+    }
+
+    /// Refuses flags that would have no effect on the task's files.
+    fn check(&self) -> Result<()> {
+        let Some(task) = self.optional_task()? else { return Ok(()) };
+        let is_table = matches!(task.kind(), Kind::Classify | Kind::Pair);
+        let flags = [
+            ("--text", self.text.is_some(), is_table, "files without columns"),
+            ("--label", self.label.is_some(), is_table, "files without columns"),
+            ("--format", self.format.is_some(), is_table, "files of one form only"),
+            ("--text2", self.text2.is_some(), task.kind() == Kind::Pair, "no second text"),
+            ("--labels", self.labels.is_some(), task.kind() != Kind::Qa, "no labels"),
+        ];
+        let useless = flags.into_iter().find(|(_, given, has_effect, _)| *given && !has_effect);
+        useless.map_or(Ok(()), |(flag, _, _, why)| {
+            let message = format!("{flag} has no effect: the task {task} has {why}");
+            Err(Error::new(ErrorKind::BadInput, message, "leave the flag out, or name another --task".to_owned()))
+        })
+    }
+
+    /// How to read the files.
+    ///
+    /// # Errors
+    /// Flags that have no effect for the task, labels that cannot be.
+    pub fn options(&self, require_labels: bool) -> Result<ReadOptions> {
+        self.check()?;
+        let labels = match &self.labels {
+            Some(names) => {
+                let labels = Labels::new(names.iter().cloned());
+                LabelSource::Given(labels.map_err(|error| Error::from(error).of_flag("--labels"))?)
+            }
+            None => LabelSource::TaskOrFound,
+        };
+        let columns =
+            Columns { text: self.text.clone(), text2: self.text2.clone(), label: self.label.clone(), id: None };
+        let format = self.format.map(|format| match format {
+            FileFormat::Tsv => Format::Tsv,
+            FileFormat::Csv => Format::Csv,
+            FileFormat::Jsonl => Format::Jsonl,
+        });
+        Ok(ReadOptions { columns, labels, require_labels, format })
+    }
+}
+
+/// A limit of sequences: a number, or `all`.
+pub fn limit(flag: &str, text: &str) -> Result<Option<usize>> {
+    if text == "all" {
+        return Ok(None);
+    }
+    let number = text.parse().ok().filter(|&number: &usize| number > 0);
+    number.map(Some).ok_or_else(|| {
+        let message = format!("{flag} is {text}: it must be a number above 0, or `all`");
+        Error::new(ErrorKind::BadInput, message, "leave the flag out for the default".to_owned())
+    })
+}

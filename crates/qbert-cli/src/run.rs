@@ -1,0 +1,270 @@
+//! `qbert run`: from a checkpoint and data to a packed model and a report; without arguments, the quick-start.
+
+mod progress;
+pub(crate) mod quickstart;
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use qbert_pipeline::planning::Wishes;
+use qbert_pipeline::run::{Finished, Job, run as run_job};
+use qbert_pipeline::{Error, ErrorKind, Result};
+use qbert_runtime::{Classification, Session, SessionOptions};
+use qbert_train::Error as TrainError;
+use qbert_train::trainer::Settings;
+
+use self::progress::RunProgress;
+use super::reading::limit;
+use super::training::Training;
+use super::{compute, json, model, note, plan, stop};
+
+/// Fine-tune, analyze, plan, quantize, pack, evaluate and report in one go.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qbert run                            the quick-start: a small BERT on movie reviews, in minutes
+  qbert run --model minilm --task sst2 --train train.tsv --dev dev.tsv --out run
+  qbert run --model ./bert --task ner --train a.conll --dev b.conll --bits 2,4 --high 4 --out run
+  qbert run --model tuned --task classify --train a.csv --dev b.csv --bits 4 --out run
+
+The same command again does what is left to do: after Ctrl-C or a crash it goes on where it was;
+after an edit of plan.toml it quantizes by the edited plan; with other settings it repeats what
+depends on them and keeps what was there in old/. A model that has the task's head is not
+fine-tuned. One width (--bits 4) needs no analysis. docs/run.md describes every file.")]
+#[command(mut_arg("model", |argument| argument.required(false).help("Checkpoint directory, hub id, or `minilm` [default: minilm]")))]
+#[command(mut_arg("train", |argument| argument.required(false)))]
+#[command(mut_arg("dev", |argument| argument.required(false)))]
+#[command(mut_arg("task", |argument| argument.required(false)))]
+#[command(mut_arg("out", |argument| argument.required(false).help("Directory of the run [default: run]")))]
+#[command(mut_arg("epochs", |argument| argument.help("Passes over the data in fine-tuning")))]
+#[command(mut_arg("lr", |argument| argument.help("Highest learning rate in fine-tuning")))]
+pub(crate) struct Options {
+    #[command(flatten)]
+    training: Training,
+    /// It always goes on; accepted because the verbs of single stages have it.
+    #[arg(long, hide = true)]
+    resume: bool,
+    /// Fine-tune even if the model has a head for the task.
+    #[arg(long, help_heading = "Run")]
+    finetune: bool,
+    /// Leave out the loss landscape and the attention's divergence.
+    #[arg(long, help_heading = "Run")]
+    no_figures: bool,
+    /// Do not measure the speed; all files are then the same bytes in every run.
+    #[arg(long, help_heading = "Run")]
+    no_speed: bool,
+    #[command(flatten)]
+    analysis: AnalysisFlags,
+    #[command(flatten)]
+    plan: PlanFlags,
+    #[command(flatten)]
+    quantization: QuantizationFlags,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Analysis")]
+struct AnalysisFlags {
+    /// Samples of the data, each with its own starting vectors [default: 10].
+    #[arg(long)]
+    runs: Option<usize>,
+    /// Sequences in a sample at the most, or `all` for no limit [default: 256].
+    #[arg(long, value_name = "N")]
+    max_examples: Option<String>,
+    /// Products per eigenvalue at the most [default: 50].
+    #[arg(long)]
+    iterations: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Plan")]
+struct PlanFlags {
+    /// Widths to choose from, low to high, or one for all layers: 1 to 8, or 32 for none [default: 2,3].
+    #[arg(long, value_delimiter = ',', value_name = "N[,N]", conflicts_with = "own_plan")]
+    bits: Vec<u32>,
+    /// This many layers, the most sensitive, get the higher width [default: half of them].
+    #[arg(long, value_delimiter = ',', value_name = "N[,N]", conflicts_with_all = ["size", "budget", "own_plan"])]
+    high: Vec<usize>,
+    /// As many of the most sensitive layers get a higher width as fit in this size.
+    #[arg(long, value_name = "MiB", conflicts_with_all = ["budget", "own_plan"])]
+    size: Option<f64>,
+    /// The widths with the least sensitivity times squared quantization error in this size.
+    #[arg(long, value_name = "MiB", conflicts_with = "own_plan")]
+    budget: Option<f64>,
+    /// Groups per encoder matrix: a number, `head` or `neuron` [default: 128].
+    #[arg(long, conflicts_with = "own_plan")]
+    groups: Option<String>,
+    /// How ranges of weights are found: `mse`, `min-max` or `percentile:99.9` [default: mse].
+    #[arg(long, conflicts_with = "own_plan")]
+    range: Option<String>,
+    /// Width of the word, position and type embedding: one number for all, or WORD,REST [default: 4,8].
+    #[arg(long, value_delimiter = ',', value_name = "N[,N]", conflicts_with = "own_plan")]
+    embedding_bits: Vec<u32>,
+    /// Take this plan instead of making one.
+    #[arg(long = "plan", id = "own_plan", value_name = "FILE")]
+    own: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Quantization-aware training")]
+struct QuantizationFlags {
+    /// Passes over the data; 0 calibrates only [default: the task's recipe].
+    #[arg(long, value_name = "N")]
+    qat_epochs: Option<usize>,
+    /// Highest learning rate [default: the task's].
+    #[arg(long, value_name = "LR")]
+    qat_lr: Option<f64>,
+    /// Take only the first N training examples, or `all` [default: as many as --max-train].
+    #[arg(long, value_name = "N")]
+    qat_max_train: Option<String>,
+    /// Learn from the labels only, not from the full-precision model.
+    #[arg(long)]
+    no_distill: bool,
+    /// Round each weight to its nearest code, instead of making up for the errors of the others.
+    #[arg(long)]
+    no_compensate: bool,
+}
+
+impl QuantizationFlags {
+    /// Refuses a learning rate by the name that the flag has here; all else is checked with the whole job.
+    fn check(&self, settings: &Settings) -> Result<()> {
+        match settings.check() {
+            Err(TrainError::Setting { name: "--lr", value, rule }) if self.qat_lr.is_some() => {
+                Err(TrainError::Setting { name: "--qat-lr", value, rule }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the quick-start's model says to sentences of ours.
+#[derive(Debug, serde::Serialize)]
+struct Said {
+    text: &'static str,
+    #[serde(flatten)]
+    answer: Classification,
+}
+
+pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    let quick = options.is_quickstart()?;
+    let job = options.job(quick, quiet)?;
+    let compute = compute(options.training.threads)?;
+    if !quiet {
+        note(&text::beginning(&job, compute.threads().count(), quick));
+    }
+    let finished = run_job(&job, &compute, &mut RunProgress::new(quiet))?;
+    let said = if quick { ask(&finished, compute.threads().count())? } else { Vec::new() };
+    if options.training.json {
+        #[derive(serde::Serialize)]
+        struct Printed<'a> {
+            #[serde(flatten)]
+            finished: &'a Finished,
+            #[serde(skip_serializing_if = "<[Said]>::is_empty")]
+            predictions: &'a [Said],
+        }
+        return Ok(json(&Printed { finished: &finished, predictions: &said }));
+    }
+    Ok(text::end(&finished, &job, &said))
+}
+
+fn ask(finished: &Finished, threads: usize) -> Result<Vec<Said>> {
+    let session = Session::open(&finished.packed, SessionOptions { threads, max_len: None })?;
+    let answers = session.classify(&quickstart::SENTENCES)?;
+    Ok(quickstart::SENTENCES.into_iter().zip(answers).map(|(text, answer)| Said { text, answer }).collect())
+}
+
+impl Options {
+    /// Whether the data is left to us. Half of a task is a slip.
+    fn is_quickstart(&self) -> Result<bool> {
+        let Training { train, dev, reading, .. } = &self.training;
+        let given = [("--task", reading.is_task_given()), ("--train", !train.is_empty()), ("--dev", dev.is_some())];
+        let missing: Vec<&str> = given.iter().filter(|(_, given)| !given).map(|(flag, _)| *flag).collect();
+        if missing.is_empty() || missing.len() == given.len() {
+            return Ok(!missing.is_empty());
+        }
+        let verb = if missing.len() == 1 { "is" } else { "are" };
+        let missing = missing.join(" and ");
+        let message = format!("--task, --train and --dev belong together, and {missing} {verb} missing");
+        let hint = "give all three; with none of them `qbert run` is the quick-start".to_owned();
+        Err(Error::new(ErrorKind::BadInput, message, hint))
+    }
+
+    fn job(&self, quick: bool, quiet: bool) -> Result<Job> {
+        let training = &self.training;
+        let out = training.out.as_deref().unwrap_or(Path::new("run"));
+        let mut job = if quick {
+            if !quiet {
+                note("fetching MiniLM and the movie-review snippets, unless they are there");
+            }
+            let other = training.model.as_deref().map(|name| Ok::<_, Error>((name, model::directory(name, quiet)?)));
+            let other = other.transpose()?;
+            quickstart::job(other.as_ref().map(|(name, path)| (*name, path.as_path())), out)?
+        } else {
+            let name = training.model.as_deref().unwrap_or("minilm");
+            let data = (&training.train[..], training.dev.as_deref().unwrap_or(Path::new("")));
+            let directory = model::directory(name, quiet)?;
+            let mut job = Job::new(name, &directory, training.reading.task()?, data, out);
+            job.read = training.reading.options(true)?;
+            job.max_len = training.reading.max_len(&directory)?;
+            job
+        };
+        self.apply(&mut job)?;
+        if quick {
+            job.notes.push(quickstart::note(&job));
+        }
+        job.command = stop::command();
+        Ok(job)
+    }
+
+    /// What was given takes the place of the usual.
+    fn apply(&self, job: &mut Job) -> Result<()> {
+        let Training { recipe, max_train, .. } = &self.training;
+        recipe.apply(&mut job.finetune.settings);
+        recipe.apply_to_both(&mut job.quantize.settings);
+        job.finetune.max_train = max_train.or(job.finetune.max_train);
+        job.quantize.max_train = max_train.or(job.quantize.max_train);
+        let own = &self.quantization;
+        job.quantize.settings.epochs = own.qat_epochs.unwrap_or(job.quantize.settings.epochs);
+        let rate = &mut job.quantize.settings.optimizer.learning_rate;
+        *rate = own.qat_lr.unwrap_or(*rate);
+        own.check(&job.quantize.settings)?;
+        if let Some(text) = &own.qat_max_train {
+            job.quantize.max_train = limit("--qat-max-train", text)?;
+        }
+        if own.no_distill {
+            job.qat.distillation = None;
+        }
+        job.qat.compensate &= !own.no_compensate;
+        let analysis = &self.analysis;
+        job.analysis.runs = analysis.runs.unwrap_or(job.analysis.runs);
+        job.analysis.stop.iterations = analysis.iterations.unwrap_or(job.analysis.stop.iterations);
+        job.analysis.seed = recipe.seed.unwrap_or(job.analysis.seed);
+        if let Some(text) = &analysis.max_examples {
+            job.analysis.max_examples = limit("--max-examples", text)?;
+        }
+        self.plan.apply(&mut job.wishes)?;
+        job.plan.clone_from(&self.plan.own);
+        job.always_finetune = self.finetune;
+        job.speed = !self.no_speed;
+        if self.no_figures {
+            job.figures = None;
+        }
+        Ok(())
+    }
+}
+
+impl PlanFlags {
+    fn apply(&self, wishes: &mut Wishes) -> Result<()> {
+        if !self.bits.is_empty() {
+            wishes.bits.clone_from(&self.bits);
+        }
+        if !self.embedding_bits.is_empty() {
+            wishes.embedding_bits.clone_from(&self.embedding_bits);
+        }
+        wishes.high.clone_from(&self.high);
+        (wishes.size, wishes.budget) = (self.size, self.budget);
+        wishes.groups = plan::parse_if("--groups", self.groups.as_deref())?;
+        wishes.range = plan::parse_if("--range", self.range.as_deref())?;
+        Ok(())
+    }
+}

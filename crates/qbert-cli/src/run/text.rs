@@ -1,0 +1,80 @@
+//! What a run says before it begins and when it is done.
+
+use std::fmt::Write as _;
+
+use qbert_pipeline::run::{Finished, Job};
+use qbert_tasks::Kind;
+
+use super::Said;
+
+/// What is going to happen.
+pub(super) fn beginning(job: &Job, threads: usize, quick: bool) -> String {
+    let files: Vec<String> = job.train.iter().map(|path| path.display().to_string()).collect();
+    let mut text = format!(
+        "{}: {} for {} on {}, judged by {}; {threads} {}",
+        job.out.display(),
+        job.model,
+        job.task,
+        files.join(", "),
+        job.dev.display(),
+        if threads == 1 { "thread" } else { "threads" }
+    );
+    for line in &job.notes {
+        let _ = write!(text, "\n{line}");
+    }
+    if quick {
+        text += "\nAll of it takes some minutes on two cores; Ctrl-C is safe, the same command goes on.";
+    }
+    text
+}
+
+/// What came out, and what to do with it.
+pub(super) fn end(finished: &Finished, job: &Job, said: &[Said]) -> String {
+    let summary = &finished.summary;
+    let mut text = format!("{}\n", finished.packed.display());
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "  {name:<10}  {value}");
+    };
+    line("method", summary.method.clone());
+    line("bits", summary.bits.clone());
+    if let Some(value) = summary.trained.or(summary.post_training) {
+        let full = summary.full_precision.unwrap_or(f64::NAN);
+        let drop = value - full;
+        let untrained = summary.trained.and(summary.post_training);
+        let untrained = untrained.map(|value| format!("; quantized without training {value:.2}")).unwrap_or_default();
+        line(&summary.metric, format!("{value:.2} ({drop:+.2}; full precision {full:.2}{untrained})"));
+    }
+    if let Some(size) = summary.file_size {
+        let ratio = size.full / size.quantized;
+        let (small, large) = (size.quantized / 1e6, size.full / 1e6);
+        line("size", format!("{small:.2} MB, {ratio:.1} times smaller than {large:.2} MB in f32"));
+    }
+    if let Some(speed) = &summary.speed {
+        let full = speed.full.map(|full| format!(", {:.1} times f32 ({full:.0})", speed.quantized / full));
+        let full = full.unwrap_or_default();
+        line("speed", format!("{:.0} {}{full}; {}", speed.quantized, speed.unit, speed.setting));
+    }
+    line("report", finished.report.display().to_string());
+    line("card", finished.card.display().to_string());
+    if !said.is_empty() {
+        text += "\nwhat the packed model says\n";
+        for Said { text: sentence, answer } in said {
+            let _ = writeln!(text, "  {:<8}  {:>5.1} %  {sentence}", answer.label, 100.0 * answer.probability);
+        }
+    }
+    text + &next(finished, job)
+}
+
+fn next(finished: &Finished, job: &Job) -> String {
+    let packed = finished.packed.display();
+    let predict = match job.task.kind() {
+        Kind::Classify | Kind::Ner => format!("qbert predict {packed} \"your text\""),
+        Kind::Pair => format!("qbert predict {packed} \"one text\" --text2 \"another\""),
+        Kind::Qa => format!("qbert predict {packed} \"your question?\" --context \"a text with the answer\""),
+    };
+    format!(
+        "\nnext\n  {predict}\n  open {} in a browser\n  edit {} and give the same command again: it quantizes by your plan\n",
+        finished.report.display(),
+        finished.plan.display()
+    )
+}

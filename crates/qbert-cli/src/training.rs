@@ -1,0 +1,118 @@
+//! The flags of everything that trains: model, data, recipe, directory. Shared by `finetune`, `quantize` and `run`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use qbert_pipeline::Result;
+use qbert_tasks::Task;
+use qbert_train::finetune::Finetune;
+use qbert_train::trainer::Settings;
+
+use super::model;
+use super::reading::Reading;
+
+/// Model, data and recipe of a training run.
+#[derive(Debug, Args)]
+pub(crate) struct Training {
+    /// Checkpoint directory, hub id, or `minilm`.
+    #[arg(long, required = true)]
+    pub(crate) model: Option<String>,
+    /// Files to learn from.
+    #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
+    pub(crate) train: Vec<PathBuf>,
+    /// File to judge the epochs by.
+    #[arg(long, required = true, value_name = "FILE")]
+    pub(crate) dev: Option<PathBuf>,
+    /// Directory to write.
+    #[arg(long, required = true, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
+    #[command(flatten)]
+    pub(crate) recipe: Recipe,
+    /// Take only the first N training examples.
+    #[arg(long, value_name = "N", help_heading = "Run")]
+    pub(crate) max_train: Option<usize>,
+    /// Threads; as many as there are cores if not given.
+    #[arg(long, help_heading = "Run")]
+    pub(crate) threads: Option<usize>,
+    /// Print the outcome as JSON.
+    #[arg(long, help_heading = "Run")]
+    pub(crate) json: bool,
+}
+
+/// What is not given is the task's own recipe.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Recipe (the task's own if not given)")]
+pub(crate) struct Recipe {
+    /// Passes over the data.
+    #[arg(long)]
+    epochs: Option<usize>,
+    /// Highest learning rate.
+    #[arg(long)]
+    lr: Option<f64>,
+    /// Sequences per batch.
+    #[arg(long)]
+    batch: Option<usize>,
+    /// Batches whose gradients make one step.
+    #[arg(long)]
+    accumulate: Option<usize>,
+    /// Share of the steps that raise the learning rate.
+    #[arg(long)]
+    warmup: Option<f64>,
+    /// Decoupled weight decay of matrices.
+    #[arg(long)]
+    weight_decay: Option<f64>,
+    /// Longest gradient; 0 for no limit.
+    #[arg(long)]
+    clip: Option<f64>,
+    /// Seed of everything random.
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+}
+
+impl Recipe {
+    /// What was given takes the place of the task's own.
+    pub(crate) fn apply(&self, settings: &mut Settings) {
+        settings.epochs = self.epochs.unwrap_or(settings.epochs);
+        settings.optimizer.learning_rate = self.lr.unwrap_or(settings.optimizer.learning_rate);
+        self.apply_to_both(settings);
+    }
+
+    /// The same without what one of two trainings has for itself: epochs and rate.
+    pub(crate) fn apply_to_both(&self, settings: &mut Settings) {
+        settings.batch = self.batch.unwrap_or(settings.batch);
+        settings.accumulate = self.accumulate.unwrap_or(settings.accumulate);
+        settings.warmup = self.warmup.unwrap_or(settings.warmup);
+        settings.seed = self.seed.unwrap_or(settings.seed);
+        settings.optimizer.weight_decay = self.weight_decay.unwrap_or(settings.optimizer.weight_decay);
+        settings.optimizer.clip = self.clip.unwrap_or(settings.optimizer.clip);
+    }
+}
+
+impl Training {
+    /// The directory that was asked for.
+    pub(crate) fn out(&self) -> &Path {
+        self.out.as_deref().unwrap_or(Path::new("."))
+    }
+
+    /// The run that these flags describe, with what they leave open from the task's recipe.
+    pub(crate) fn job(&self, recipe: fn(Task) -> Settings, resume: bool, quiet: bool) -> Result<Finetune> {
+        let task = self.reading.task()?;
+        let mut settings = recipe(task);
+        self.recipe.apply(&mut settings);
+        let model = model::directory(self.model.as_deref().unwrap_or_default(), quiet)?;
+        Ok(Finetune {
+            task,
+            train: self.train.clone(),
+            dev: self.dev.clone().unwrap_or_default(),
+            out: self.out().to_owned(),
+            read: self.reading.options(true)?,
+            max_len: self.reading.max_len(&model)?,
+            model,
+            max_train: self.max_train,
+            settings,
+            resume,
+        })
+    }
+}

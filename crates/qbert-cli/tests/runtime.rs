@@ -1,0 +1,380 @@
+//! What is trained is what is run: a packed model's scores are those of the quantized directory it was made from to the last
+//! bit, for every head, mixture of widths and instruction set; and the verbs around a packed model.
+
+#![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use qbert_kernels::{Compute, Kernels, Threads};
+use qbert_model::{Checkpoint, Config, Head, Layout, PackedModel, Parameters, TokenizerFiles, write_checkpoint};
+use qbert_pipeline::packing::Packing;
+use qbert_quant::{ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, RangeMethod, Site, SitePlan};
+use qbert_runtime::{Scope, Session, Tokens};
+use qbert_train::Batch;
+use qbert_train::bert::{Activations, Bert, Mode};
+use qbert_train::qat::{Quantization, QuantizedPass, files};
+use qbert_train::random::Stream;
+use serde_json::Value;
+
+const VOCABULARY: usize = 60;
+
+fn bits(number: i64) -> Precision {
+    Precision::from_number(number).unwrap()
+}
+
+/// Widths of the encoder's matrices in turn, of the tables, and of activations.
+type Widths = (&'static [i64], [i64; 3], i64);
+
+const WIDTHS: [Widths; 12] = [
+    (&[1], [1, 1, 1], 8),
+    (&[2], [4, 8, 8], 8),
+    (&[3], [8, 8, 8], 8),
+    (&[4], [4, 4, 4], 8),
+    (&[8], [8, 8, 8], 8),
+    (&[2, 3], [4, 8, 8], 8),
+    (&[1, 2, 3, 4, 5, 6, 7, 8, 32], [3, 5, 32], 8),
+    (&[32, 4, 32, 8, 32, 2], [32, 1, 7], 8),
+    (&[32], [32, 32, 32], 8),
+    (&[2, 8, 32, 3], [8, 6, 2], 32),
+    (&[1, 4, 5, 6, 7], [4, 4, 4], 32),
+    (&[32], [32, 32, 32], 32),
+];
+
+fn plan(layers: usize, (matrices, tables, activations): Widths) -> Plan {
+    let range = RangeMethod::Mse;
+    let mut plan = Plan::uniform(layers, bits(8), GroupSpec::Count(8), range);
+    let groups = [GroupSpec::Count(8), GroupSpec::PerHead, GroupSpec::PerNeuron, GroupSpec::Count(1)];
+    let sites = Site::all(layers).filter(|site| site.layer().is_some());
+    for ((site, &width), groups) in sites.zip(matrices.iter().cycle()).zip(groups.into_iter().cycle()) {
+        *plan.site_mut(site).unwrap() = SitePlan { bits: bits(width), groups, range };
+    }
+    let table = |width| SitePlan { bits: bits(width), groups: GroupSpec::Count(5), range };
+    let [word, position, token_type] = tables.map(table);
+    plan.with_embedding(EmbeddingPlan { word, position, token_type })
+        .with_activation(ActivationPlan { bits: bits(activations), range: RangeMethod::MinMax })
+}
+
+/// A checkpoint of random weights: sides that fill no vector, and sequences that are longer than any short cut.
+fn random_checkpoint(directory: &Path, head: Head) {
+    let text = format!(
+        r#"{{"architectures": ["{}"], "model_type": "bert", "vocab_size": {VOCABULARY}, "hidden_size": 40,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 72,
+            "max_position_embeddings": 80, "type_vocab_size": 2, "id2label": {{"0": "O", "1": "B-X", "2": "I-X"}}}}"#,
+        head.architecture()
+    );
+    let config = Config::parse(text.as_bytes(), Path::new("config.json")).unwrap();
+    let labels = if head == Head::QuestionAnswering { Vec::new() } else { config.labels.clone() };
+    let layout = Layout::new(&config, head, if labels.is_empty() { 2 } else { 3 }, false);
+    let mut parameters = Parameters::zeros(layout.clone().into());
+    Stream::new(3, "test", 0).fill_normal(parameters.values_mut(), 0.15);
+    for parameter in layout.parameters().iter().filter(|parameter| parameter.name.contains("LayerNorm.weight")) {
+        parameters.values_mut()[parameter.span.clone()].iter_mut().for_each(|gamma| *gamma += 1.0);
+    }
+    let words: Vec<String> = (5..VOCABULARY).map(|index| format!("w{index}")).collect();
+    let tokens = directory.join("tokenizer");
+    std::fs::create_dir_all(&tokens).unwrap();
+    let vocabulary = format!("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n{}\n", words.join("\n"));
+    std::fs::write(tokens.join("vocab.txt"), vocabulary).unwrap();
+    let files = TokenizerFiles::read(&tokens).unwrap();
+    write_checkpoint(&directory.join("model"), &config, &parameters, &labels, &files).unwrap();
+}
+
+/// A copy of a checkpoint that is committed beside the training engine's tests.
+fn committed_checkpoint(directory: &Path, name: &str) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../qbert-train/tests/goldens").join(name);
+    std::fs::create_dir(directory.join("model")).unwrap();
+    for entry in std::fs::read_dir(source).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, directory.join("model").join(path.file_name().unwrap())).unwrap();
+    }
+}
+
+/// Sequences of many lengths, as long as the model takes at the most.
+fn batch(seed: u64, config: &Config) -> Batch {
+    let (mut stream, mut batch) = (Stream::new(seed, "tokens", 0), Batch::new());
+    for length in [1, 2, 17, 33, 64, 80, 5].map(|length| config.max_positions.min(length)) {
+        let ids: Vec<u32> = (0..length).map(|_| stream.below(config.vocab_size) as u32).collect();
+        let segments: Vec<u8> = (0..length).map(|index| u8::from(index > length / 2)).collect();
+        batch.push(&ids, &segments);
+    }
+    batch
+}
+
+/// Quantizes the checkpoint in this directory without training.
+fn calibrate(directory: &Path, plan: impl Fn(usize) -> Plan) {
+    let compute = Compute::detect(2).unwrap();
+    let checkpoint = Checkpoint::open(directory).unwrap();
+    let (config, masters) = (checkpoint.config(), checkpoint.load().unwrap());
+    let bert = Bert::new(config, masters.layout().clone()).unwrap();
+    let mut quantization = Quantization::new(plan(config.layers), config, masters.layout()).unwrap();
+    quantization.fit(&compute, masters.values()).unwrap();
+    quantization.calibrate(&bert, &compute, std::iter::once(Ok(batch(1, config)))).unwrap();
+    files::write(directory, &quantization).unwrap();
+}
+
+/// What a quantized directory says, by the training engine.
+fn scores_of_directory(directory: &Path, compute: &Compute) -> Vec<f32> {
+    let checkpoint = Checkpoint::open(directory).unwrap();
+    let (config, masters) = (checkpoint.config(), checkpoint.load().unwrap());
+    let bert = Bert::new(config, masters.layout().clone()).unwrap();
+    let mut quantization = files::read(directory, config, masters.layout()).unwrap();
+    quantization.quantize(compute, masters.values(), None).unwrap();
+    let (mut activations, asked) = (Activations::for_evaluation(), batch(2, config));
+    let pass = QuantizedPass { compute, batch: &asked, mode: Mode::Evaluate };
+    quantization.answer(&bert, pass, &mut activations);
+    let evaluated = activations.logits;
+    let mut activations = Activations::for_training();
+    quantization.answer(&bert, pass, &mut activations);
+    assert_eq!(evaluated, activations.logits, "buffers of training");
+    evaluated
+}
+
+/// What its packed file says, by the runtime.
+fn scores_of_file(bytes: &[u8], compute: &Compute) -> Vec<f32> {
+    let model = PackedModel::from_bytes("test.qbert", bytes.to_vec()).unwrap();
+    let session = Session::with_compute(model, compute.clone(), None).unwrap();
+    let asked = batch(2, session.config());
+    let tokens = Tokens { ids: &asked.input_ids, segments: &asked.segments, offsets: &asked.offsets };
+    let all = session.forward(tokens, Scope::All).unwrap().logits().to_vec();
+    assert_eq!(all, session.forward(tokens, Scope::Scores).unwrap().logits(), "scores only");
+    all
+}
+
+/// To the last bit, for every instruction set and 1 and 2 threads: both multiply codes with the same kernels, so nothing is
+/// left to rounding.
+fn assert_faithful(directory: &Path, widths: Widths, what: &str) {
+    calibrate(directory, |layers| plan(layers, widths));
+    let bytes = Packing::quantized(directory).unwrap().bytes("test.qbert").unwrap();
+    for kernels in Kernels::supported() {
+        for threads in [1, 2] {
+            let compute = Compute::new(kernels, Threads::new(threads).unwrap());
+            let expected = scores_of_directory(directory, &compute);
+            let found = scores_of_file(&bytes, &compute);
+            assert_eq!(expected.len(), found.len());
+            let spread = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+            assert!(spread > 0.01, "{what} {widths:?}: scores of at most {spread} show nothing");
+            let differing = expected.iter().zip(&found).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+            let worst = expected.iter().zip(&found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let name = kernels.name();
+            assert_eq!(differing, 0, "{what} {widths:?} {name} {threads}: scores differ, by up to {worst}");
+        }
+    }
+}
+
+#[test]
+fn packed_scores_are_those_of_the_quantized_directory() {
+    for head in [Head::SequenceClassification, Head::TokenClassification, Head::QuestionAnswering] {
+        let home = tempfile::tempdir().unwrap();
+        random_checkpoint(home.path(), head);
+        for widths in WIDTHS {
+            assert_faithful(&home.path().join("model"), widths, &format!("{head:?}"));
+        }
+    }
+}
+
+#[test]
+fn packed_scores_of_committed_models_are_those_of_the_quantized_directory() {
+    for name in ["tiny-sequence", "tiny-token", "tiny-span"] {
+        let home = tempfile::tempdir().unwrap();
+        committed_checkpoint(home.path(), name);
+        for widths in WIDTHS {
+            assert_faithful(&home.path().join("model"), widths, name);
+        }
+    }
+}
+
+fn qbert(home: &Path, arguments: &[&str], input: impl AsRef<[u8]>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_qbert"));
+    command.current_dir(home).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_ref()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn refused(output: &Output, expected: &str) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains(expected) && text.contains("hint: "), "{text}");
+}
+
+/// Fine-tuned for a few steps, then quantized without training.
+fn quantized(home: &Path) {
+    common::prepare(home);
+    let data = ["--task", "sst2", "--train", "train.tsv", "--dev", "dev.tsv", "--max-len", "16", "-q"];
+    let tuned = ["finetune", "--model", "model", "--out", "tuned", "--epochs", "1"];
+    stdout(&qbert(home, &[&tuned[..], &data].concat(), ""));
+    let groups = ["--groups", "4", "--embedding-bits", "4,8", "--embedding-groups", "4"];
+    let planned = ["plan", "--model", "tuned", "--bits", "3", "--out", "plan.toml", "-q"];
+    stdout(&qbert(home, &[&planned[..], &groups].concat(), ""));
+    let quantized = ["quantize", "--model", "tuned", "--plan", "plan.toml", "--out", "small", "--epochs", "0"];
+    stdout(&qbert(home, &[&quantized[..], &data].concat(), ""));
+}
+
+#[test]
+fn a_quantized_directory_its_packed_file_and_what_is_asked_of_it() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    quantized(home);
+    let run = |arguments: &[&str], input: &str| stdout(&qbert(home, arguments, input));
+
+    // Evaluation: the same labels and the same probabilities.
+    let eval = ["--task", "sst2", "--data", "dev.tsv", "--max-len", "16", "--json", "-q", "--predictions"];
+    let scores = |model: &str, file: &str| -> Vec<(String, f64)> {
+        let report: Value = serde_json::from_str(&run(&[&["eval", model][..], &eval, &[file]].concat(), "")).unwrap();
+        assert_eq!(report["examples"], 60);
+        let text = std::fs::read_to_string(home.join(file)).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.map(|v| (v["label"].as_str().unwrap().to_owned(), v["probability"].as_f64().unwrap())).collect()
+    };
+    let (fake, packed) = (scores("small", "fake.jsonl"), scores("small/model.qbert", "packed.jsonl"));
+    assert_eq!(fake, packed);
+
+    // Packing the directory again gives the same bytes but for the command that is written down.
+    let again: Value = serde_json::from_str(&run(&["pack", "small", "--out", "again.qbert", "--json"], "")).unwrap();
+    assert_eq!(again["bytes"], std::fs::metadata(home.join("again.qbert")).unwrap().len());
+    let inspected: Value = serde_json::from_str(&run(&["inspect", "small/model.qbert", "--json"], "")).unwrap();
+    assert_eq!((&inspected["task"], &inspected["verified"]), (&"sst2".into(), &true.into()));
+    assert_eq!(inspected["sites"][0]["bits"], 4);
+    assert_eq!(inspected["sites"][3]["bits"], 3);
+    assert_eq!(inspected["provenance"]["sha256"].as_str().unwrap().len(), 64);
+    let parts = ["float_bytes", "tokenizer_bytes", "header_bytes"].map(|part| inspected[part].as_u64().unwrap());
+    let sites: u64 = inspected["sites"].as_array().unwrap().iter().map(|s| s["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(parts.iter().sum::<u64>() + sites, inspected["file_bytes"].as_u64().unwrap());
+    assert!(run(&["inspect", "small/model.qbert"], "").contains("every checksum is right"));
+
+    // Arguments, lines and objects give the same answers.
+    let arguments = run(&["predict", "small/model.qbert", "good film", "bad plot", "--json"], "");
+    let lines = run(&["predict", "small/model.qbert", "--json"], "good film\nbad plot\n");
+    let objects = "{\"text\": \"good film\"}\n\n{\"text\": \"bad plot\"}\n";
+    assert_eq!((&arguments, &arguments), (&lines, &run(&["predict", "small/model.qbert", "--jsonl"], objects)));
+    let with_id = run(&["predict", "small/model.qbert", "--jsonl"], r#"{"id": 7, "text": "good film"}"#);
+    assert!(with_id.starts_with(r#"{"id":7,"label":"#), "{with_id}");
+    let human = run(&["predict", "small/model.qbert", "good film"], "");
+    assert!(human.contains(" %  good film"), "{human}");
+    assert_eq!(run(&["predict", "small/model.qbert"], ""), "");
+    let long = run(&["predict", "small/model.qbert", &"good ".repeat(40)], "");
+    assert!(long.contains("the last 26 pieces were cut off"), "{long}");
+
+    refused(&qbert(home, &["predict", "small/model.qbert", "--jsonl"], "{\"text\": 3}\n"), "standard input, line 1");
+    refused(&qbert(home, &["predict", "small/model.qbert", "--jsonl"], "{}\n{"), "an object that asks nothing");
+    let asked = qbert(home, &["predict", "small/model.qbert", "who", "--context", "a"], "");
+    refused(&asked, "a question is not what small/model.qbert is for");
+    refused(&asked, "leave --context out");
+    refused(&qbert(home, &["predict", "small/vocab.txt", "who"], ""), "not a packed model");
+    for (length, problem) in [
+        ("17", "--max-len: sequences of up to 17 tokens; the model takes 1 to 16"),
+        ("0", "--max-len: sequences of up to 0 tokens; the model takes 1 to 16"),
+        ("2", "--max-len: a maximum length of 2 is too small"),
+        ("-1", "'--max-len <MAX_LEN>': it must be a whole number from 0 up"),
+    ] {
+        let output = qbert(home, &["predict", "small/model.qbert", "a", "--max-len", length], "");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && text.contains(problem), "{text}");
+    }
+    refused(&qbert(home, &["pack", "tuned", "--out", "x.qbert"], ""), "not a directory that `qbert quantize` wrote");
+    let unfit = ["eval", "small/model.qbert", "--task", "ner", "--data", "dev.tsv", "--max-len", "16"];
+    refused(&qbert(home, &unfit, ""), "the task ner needs TokenClassification");
+}
+
+#[test]
+fn good_lines_before_a_bad_one_are_answered() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    quantized(home);
+    let answers = stdout(&qbert(home, &["predict", "small/model.qbert", "--json"], "good film\nbad plot\n"));
+    let stopped = |form: &str, bad: &[u8], problem: &str| {
+        let lines: &[u8] = match form {
+            "--jsonl" => b"{\"text\": \"good film\"}\n\n{\"text\": \"bad plot\"}\n",
+            _ => b"good film\nbad plot\n",
+        };
+        let after: &[u8] = b"\n{\"text\": \"good film\"}\n";
+        let output = qbert(home, &["predict", "small/model.qbert", form], [lines, bad, after].concat());
+        let line = lines.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        refused(&output, &format!("standard input, line {line}: {problem}"));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), answers, "{problem}");
+    };
+    stopped("--json", b"caf\xe9", "not valid UTF-8");
+    stopped("--jsonl", b"{", "not valid JSON");
+    stopped("--jsonl", b"3", "not a JSON object");
+    stopped("--jsonl", b"{\"txt\": \"good\"}", "an object that asks nothing");
+    stopped("--jsonl", b"{\"text\": 5}", "`text` is not a string");
+    stopped("--jsonl", b"{\"text\": \"good\", \"text2\": []}", "`text2` is not a string");
+    stopped("--jsonl", b"{\"text2\": \"good\"}", "`text2` without `text`");
+    stopped("--jsonl", b"{\"words\": [\"good\", 5]}", "`words` is not a list of strings");
+    stopped("--jsonl", b"{\"question\": \"good\"}", "`question` without `context`");
+    let question = b"{\"question\": \"good\", \"context\": \"bad\"}";
+    stopped("--jsonl", question, "a question is not what small/model.qbert is for: this model is for labels of texts");
+}
+
+#[test]
+fn pairs_and_single_texts_are_told_apart_and_questions_need_a_context() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    quantized(home);
+    let predict = |model: &str, arguments: &[&str], input: &str| {
+        qbert(home, &[&["predict", model][..], arguments].concat(), input)
+    };
+    let single = "small/model.qbert";
+    refused(
+        &predict(single, &["good", "--text2", "bad"], ""),
+        "a pair of texts, but small/model.qbert is for single ones",
+    );
+    let lines = "{\"text\": \"good\"}\n{\"text\": \"good\", \"text2\": \"bad\"}\n";
+    let output = predict(single, &["--jsonl"], lines);
+    refused(&output, "standard input, line 2: a pair of texts");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1);
+
+    // The same weights, said to be for pairs; and a model whose file says nothing.
+    for task in ["pair", ""] {
+        Packing::quantized(&home.join("small")).unwrap().for_task(task).write(&home.join("other.qbert")).unwrap();
+        let output = predict("other.qbert", &["good", "bad"], "");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        assert_eq!(
+            text.matches("warning: a text without the second one").count(),
+            usize::from(task == "pair"),
+            "{text}"
+        );
+        let pair = predict("other.qbert", &["good", "--text2", "bad"], "");
+        assert!(pair.status.success() && pair.stderr.is_empty());
+        assert!(predict("other.qbert", &["good", "-q"], "").stderr.is_empty());
+    }
+
+    std::fs::create_dir(home.join("questions")).unwrap();
+    committed_checkpoint(&home.join("questions"), "tiny-span");
+    let pack = ["pack", "questions/model", "--bits", "8", "--activation-bits", "32", "--out", "questions.qbert"];
+    stdout(&qbert(home, &pack, ""));
+    refused(&predict("questions.qbert", &["who"], ""), "a text is not what questions.qbert is for");
+    refused(&predict("questions.qbert", &["who"], ""), "with --context TEXT");
+    refused(&predict("questions.qbert", &[], "who\n"), "standard input, line 1: a text is not what");
+}
+
+#[test]
+fn a_checkpoint_is_packed_without_training() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    quantized(home);
+    let run = |arguments: &[&str]| stdout(&qbert(home, arguments, ""));
+    run(&["pack", "tuned", "--bits", "4", "--activation-bits", "32", "--out", "float.qbert"]);
+    let calibrated = ["--calibrate", "train.tsv", "--task", "sst2", "--max-len", "16"];
+    run(&[&["pack", "tuned", "--plan", "plan.toml", "--out", "by-plan.qbert"][..], &calibrated].concat());
+    // The same as `quantize` without training: its plan, its first batches.
+    let outputs = ["small/model.qbert", "by-plan.qbert"]
+        .map(|model| run(&["predict", model, "good film", "the very bad plot", "--json"]));
+    assert_eq!(outputs[0], outputs[1]);
+    refused(
+        &qbert(home, &["pack", "tuned", "--bits", "4", "--out", "x.qbert"], ""),
+        "no data to learn their ranges from",
+    );
+    let bench = ["bench", "infer", "--model", "model", "--bits", "2,3", "--work", "A", "--budget", "0", "--json", "-q"];
+    let failed = qbert(home, &bench, "");
+    refused(&failed, "--work: A has sequences of 32 tokens, and the model takes 16 at the most");
+}

@@ -1,0 +1,346 @@
+//! Which runs the paper's tables come to, and what each is called.
+
+use std::fmt;
+use std::str::FromStr;
+
+use qbert_quant::RangeMethod;
+use qbert_train::qat::method::Method;
+use serde::{Deserialize, Serialize};
+
+use super::paper::Printed;
+use qbert_pipeline::{Error, ErrorKind, Result};
+
+/// A table to reproduce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Table {
+    /// Tab. 1.
+    Main,
+    /// Tab. 2.
+    Groups,
+    /// Tab. 3, (a) and (b).
+    Modules,
+    /// Tab. 4.
+    Reverse,
+    /// Tab. 5.
+    Embedding,
+    /// The paper's headline, an encoder 13 times smaller: 2/3 bits with as many layers at 3 as that allows.
+    Headline,
+}
+
+/// How many times smaller the paper's headline says encoder weights become.
+pub const HEADLINE_COMPRESSION: f64 = 13.0;
+/// How many points the paper's headline allows to be lost.
+pub const HEADLINE_DROP: f64 = 2.3;
+/// The headline's method.
+pub const HEADLINE_METHOD: &str = "q-bert:2/3";
+
+impl Table {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Main, Self::Groups, Self::Modules, Self::Reverse, Self::Embedding, Self::Headline];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Main => "main",
+            Self::Groups => "groups",
+            Self::Modules => "modules",
+            Self::Reverse => "reverse",
+            Self::Embedding => "embedding",
+            Self::Headline => "headline",
+        }
+    }
+
+    /// The tables of the paper it stands for.
+    pub fn printed(self) -> &'static [Printed] {
+        match self {
+            Self::Main => &[Printed::Main],
+            Self::Groups => &[Printed::Groups],
+            Self::Modules => &[Printed::EmbeddingWidths, Printed::ModuleWidths],
+            Self::Reverse => &[Printed::Reverse],
+            Self::Embedding => &[Printed::MixedEmbedding],
+            Self::Headline => &[],
+        }
+    }
+}
+
+impl FromStr for Table {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|table| table.name() == text).ok_or_else(|| {
+            let hint = format!("it is one of {}", Self::ALL.map(Self::name).join(", "));
+            Error::new(ErrorKind::BadInput, format!("{text:?} is no table"), hint)
+        })
+    }
+}
+
+/// Where the ranges of weights come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ranges {
+    /// A group's smallest and largest weight: how the paper is read.
+    MinMax,
+    /// The sub-interval with the least squared error.
+    Optimal,
+}
+
+impl Ranges {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::MinMax, Self::Optimal];
+
+    /// The name in files and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MinMax => "min-max",
+            Self::Optimal => "optimal",
+        }
+    }
+
+    /// The method of the plan.
+    pub fn method(self) -> RangeMethod {
+        match self {
+            Self::MinMax => RangeMethod::MinMax,
+            Self::Optimal => RangeMethod::Mse,
+        }
+    }
+}
+
+/// What is done with the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "treatment", rename_all = "kebab-case")]
+pub enum Treatment {
+    /// Nothing: the baseline.
+    FullPrecision,
+    /// Quantized and calibrated; nothing in it is random.
+    PostTraining {
+        /// Ranges of the weights.
+        ranges: Ranges,
+        /// Whether weights are rounded so that they make up for each other's errors, which the paper does not do.
+        compensate: bool,
+    },
+    /// Quantization-aware training.
+    Trained {
+        /// Ranges of the weights.
+        ranges: Ranges,
+        /// Whether training begins from weights that make up for each other's errors.
+        compensate: bool,
+        /// Whether the full-precision model teaches.
+        distill: bool,
+        /// Seed of everything random.
+        seed: u64,
+    },
+}
+
+impl Treatment {
+    /// Ranges of the weights, if they have any.
+    pub fn ranges(self) -> Option<Ranges> {
+        match self {
+            Self::FullPrecision => None,
+            Self::PostTraining { ranges, .. } | Self::Trained { ranges, .. } => Some(ranges),
+        }
+    }
+
+    /// Whether weights make up for each other's errors before training.
+    pub fn compensate(self) -> bool {
+        matches!(self, Self::PostTraining { compensate: true, .. } | Self::Trained { compensate: true, .. })
+    }
+
+    /// Whether the full-precision model teaches.
+    pub fn distill(self) -> bool {
+        matches!(self, Self::Trained { distill: true, .. })
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Row {
+    /// The method.
+    pub method: Method,
+    /// How many layers have the higher width, where that is not the task's usual number ([`super::usual_high`]).
+    pub high: Option<usize>,
+    /// What is done.
+    pub treatment: Treatment,
+}
+
+impl Row {
+    /// The full-precision model.
+    ///
+    /// # Errors
+    /// None: `full` is a method.
+    pub fn baseline() -> Result<Self> {
+        Ok(Self { method: "full".parse()?, high: None, treatment: Treatment::FullPrecision })
+    }
+
+    /// The method's name in files: `directq-4`, `qbert-mp-2-3-rev`, `qbert-4-groups-head`.
+    pub fn name(&self) -> String {
+        method_name(&self.method, self.high)
+    }
+
+    /// The row's name, that of its file.
+    pub fn id(&self) -> String {
+        let mut id = self.name();
+        if let Some(ranges) = self.treatment.ranges() {
+            id = format!("{id}.{}", ranges.name());
+        }
+        if self.treatment.compensate() {
+            id += ".compensate";
+        }
+        if self.treatment.distill() {
+            id += ".distill";
+        }
+        match self.treatment {
+            Treatment::FullPrecision => id,
+            Treatment::PostTraining { .. } => id + ".post-training",
+            Treatment::Trained { seed, .. } => format!("{id}.seed{seed}"),
+        }
+    }
+}
+
+/// A method's name in files.
+pub fn method_name(method: &Method, high: Option<usize>) -> String {
+    if method.is_full() {
+        return "baseline".to_owned();
+    }
+    let text = method.to_string().replace(",embedding-groups=1", "-layerwise");
+    let text = match text.strip_prefix("q-bert:") {
+        Some(rest) if method.is_mixed() => format!("qbert-mp-{rest}"),
+        Some(rest) => format!("qbert-{rest}"),
+        None => text,
+    };
+    let name: String = text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    high.map_or(name.clone(), |high| format!("{name}-high{high}"))
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(&self.id())
+    }
+}
+
+/// Which rows of the tables are wanted.
+#[derive(Debug, Clone)]
+pub struct Selection {
+    /// The tables.
+    pub tables: Vec<Table>,
+    /// Ranges, each row once with each.
+    pub ranges: Vec<Ranges>,
+    /// Without and with compensated rounding.
+    pub compensate: Vec<bool>,
+    /// Without and with distillation.
+    pub distill: Vec<bool>,
+    /// Seeds.
+    pub seeds: Vec<u64>,
+    /// Whether anything is trained; without, seeds and distillation make no difference.
+    pub trained: bool,
+    /// Only these, by the name of row or method; all if empty.
+    pub names: Vec<String>,
+}
+
+impl Selection {
+    /// The rows of these methods: seed by seed, so that after each there is a whole table.
+    pub(super) fn rows(&self, methods: &[(Method, Option<usize>)]) -> Result<Vec<Row>> {
+        let mut rows: Vec<Row> = vec![Row::baseline()?];
+        for treatment in self.treatments() {
+            for &(method, high) in methods.iter().filter(|(method, _)| !method.is_full()) {
+                let row = Row { method, high, treatment };
+                if !rows.contains(&row) {
+                    rows.push(row);
+                }
+            }
+        }
+        if self.names.is_empty() {
+            return Ok(rows);
+        }
+        let means =
+            |name: &str, row: &Row| [row.id(), row.name(), row.method.to_string()].iter().any(|own| own == name);
+        for name in &self.names {
+            if !rows.iter().any(|row| means(name, row)) {
+                let mut known: Vec<String> = rows.iter().map(Row::name).collect();
+                known.sort();
+                known.dedup();
+                let hint = format!("there are {}", known.join(", "));
+                return Err(Error::new(ErrorKind::BadInput, format!("no row {name:?} in these tables"), hint));
+            }
+        }
+        rows.retain(|row| self.names.iter().any(|name| means(name, row)));
+        Ok(rows)
+    }
+
+    fn treatments(&self) -> Vec<Treatment> {
+        let starts = || self.compensate.iter().flat_map(|&c| self.ranges.iter().map(move |&ranges| (c, ranges)));
+        if !self.trained {
+            return starts().map(|(compensate, ranges)| Treatment::PostTraining { ranges, compensate }).collect();
+        }
+        let mut all = Vec::new();
+        for &seed in &self.seeds {
+            for &distill in &self.distill {
+                all.extend(starts().map(|(compensate, ranges)| Treatment::Trained {
+                    ranges,
+                    compensate,
+                    distill,
+                    seed,
+                }));
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(method: &str, high: Option<usize>, treatment: Treatment) -> Row {
+        Row { method: method.parse().unwrap(), high, treatment }
+    }
+
+    #[test]
+    fn a_row_is_called_the_same_for_ever() {
+        let trained = |distill| Treatment::Trained { ranges: Ranges::MinMax, compensate: false, distill, seed: 1 };
+        let post = Treatment::PostTraining { ranges: Ranges::Optimal, compensate: false };
+        let all = Treatment::Trained { ranges: Ranges::Optimal, compensate: true, distill: true, seed: 3 };
+        assert_eq!(row("q-bert:2", None, all).id(), "qbert-2.optimal.compensate.distill.seed3");
+        assert_eq!(Row::baseline().unwrap().id(), "baseline");
+        assert_eq!(row("q-bert:2/3", None, trained(false)).id(), "qbert-mp-2-3.min-max.seed1");
+        assert_eq!(row("q-bert:2/3-rev", None, trained(true)).id(), "qbert-mp-2-3-rev.min-max.distill.seed1");
+        assert_eq!(row("q-bert:2/3", Some(2), post).id(), "qbert-mp-2-3-high2.optimal.post-training");
+        assert_eq!(row("directq:4", None, post).id(), "directq-4.optimal.post-training");
+        assert_eq!(row("q-bert:4,groups=head", None, post).name(), "qbert-4-groups-head");
+        let layerwise = row("q-bert:8,embedding=4/8,embedding-groups=1", None, post);
+        assert_eq!(layerwise.name(), "qbert-8-embedding-4-8-layerwise");
+    }
+
+    #[test]
+    fn every_method_of_the_paper_has_a_name_of_its_own() {
+        let names: std::collections::BTreeSet<String> =
+            qbert_train::qat::method::PAPER.iter().map(|text| method_name(&text.parse().unwrap(), None)).collect();
+        assert_eq!(names.len(), qbert_train::qat::method::PAPER.len());
+    }
+
+    #[test]
+    fn rows_come_once_and_seed_by_seed() {
+        let selection = Selection {
+            tables: vec![],
+            ranges: Ranges::ALL.to_vec(),
+            compensate: vec![false],
+            distill: vec![false],
+            seeds: vec![1, 2],
+            trained: true,
+            names: vec![],
+        };
+        let methods = ["full", "directq:4", "q-bert:4", "directq:4"].map(|text| (text.parse().unwrap(), None));
+        let ids =
+            |selection: &Selection| -> Vec<String> { selection.rows(&methods).unwrap().iter().map(Row::id).collect() };
+        let all = ids(&selection);
+        assert_eq!(all.len(), 1 + 2 * 2 * 2);
+        assert_eq!(all[..3], ["baseline", "directq-4.min-max.seed1", "qbert-4.min-max.seed1"]);
+        assert!(all[5..].iter().all(|id| id.ends_with("seed2")));
+        let named = Selection { names: vec!["q-bert:4".to_owned()], ..selection.clone() };
+        assert_eq!(ids(&named).len(), 4);
+        let untrained = Selection { trained: false, ..selection.clone() };
+        assert_eq!(ids(&untrained).len(), 1 + 2 * 2);
+        let wrong = Selection { names: vec!["qbert-5".to_owned()], ..selection };
+        assert!(wrong.rows(&methods).unwrap_err().hint().unwrap().contains("directq-4, qbert-4"));
+    }
+}

@@ -1,0 +1,117 @@
+//! The facade's one error: what went wrong, what to do, and whose fault it is.
+//!
+//! It is opaque on purpose: the crates below may change their error enums without breaking a program that uses
+//! this one. Programs decide by [`Error::kind`], people read the text and the hint.
+
+use std::fmt;
+
+/// Whose fault an error is; decides the exit code of the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The input is wrong: an argument, a file's content, a model that does not fit. Exit code 2.
+    BadInput,
+    /// The machine failed: disk, permissions, network, a missing program. Exit code 1.
+    Environment,
+    /// Somebody asked for the end; what is done is kept. Exit code 130.
+    Interrupted,
+}
+
+/// Anything that can go wrong in qbert.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    hint: Option<String>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of a program built on qbert, said the same way.
+    pub fn new(kind: ErrorKind, message: impl Into<String>, hint: impl Into<Option<String>>) -> Self {
+        Self { kind, message: message.into(), hint: hint.into(), source: None }
+    }
+
+    /// The machine failed: disk, permissions, network, a missing program.
+    pub fn environment(message: impl Into<String>, hint: impl Into<Option<String>>) -> Self {
+        Self::new(ErrorKind::Environment, message, hint)
+    }
+
+    /// The same error, said of a flag of the command line.
+    #[must_use]
+    pub fn of_flag(mut self, flag: &str) -> Self {
+        self.message = format!("{flag}: {}", self.message);
+        self
+    }
+
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source.as_ref() as _)
+    }
+}
+
+impl From<qbert_model::Error> for Error {
+    fn from(error: qbert_model::Error) -> Self {
+        let kind = if error.is_environment() { ErrorKind::Environment } else { ErrorKind::BadInput };
+        Self { kind, message: error.to_string(), hint: error.hint(), source: Some(Box::new(error)) }
+    }
+}
+
+impl From<qbert_quant::Error> for Error {
+    fn from(error: qbert_quant::Error) -> Self {
+        let (message, hint) = (error.to_string(), error.hint());
+        Self { kind: ErrorKind::BadInput, message, hint, source: Some(Box::new(error)) }
+    }
+}
+
+impl From<qbert_tasks::Error> for Error {
+    fn from(error: qbert_tasks::Error) -> Self {
+        let kind = if error.is_environment() { ErrorKind::Environment } else { ErrorKind::BadInput };
+        Self { kind, message: error.to_string(), hint: error.hint(), source: Some(Box::new(error)) }
+    }
+}
+
+impl From<qbert_report::Error> for Error {
+    fn from(error: qbert_report::Error) -> Self {
+        let kind = if error.is_environment() { ErrorKind::Environment } else { ErrorKind::BadInput };
+        Self { kind, message: error.to_string(), hint: error.hint(), source: Some(Box::new(error)) }
+    }
+}
+
+impl From<qbert_runtime::Error> for Error {
+    fn from(error: qbert_runtime::Error) -> Self {
+        let kind = if error.is_environment() { ErrorKind::Environment } else { ErrorKind::BadInput };
+        Self { kind, message: error.to_string(), hint: error.hint(), source: Some(Box::new(error)) }
+    }
+}
+
+impl From<qbert_train::Error> for Error {
+    fn from(error: qbert_train::Error) -> Self {
+        let kind = match &error {
+            qbert_train::Error::Stopped { .. } => ErrorKind::Interrupted,
+            error if error.is_environment() => ErrorKind::Environment,
+            _ => ErrorKind::BadInput,
+        };
+        Self { kind, message: error.to_string(), hint: error.hint(), source: Some(Box::new(error)) }
+    }
+}
+
+/// The result of a qbert operation.
+pub type Result<T> = std::result::Result<T, Error>;

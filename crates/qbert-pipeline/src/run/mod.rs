@@ -1,0 +1,306 @@
+//! From a checkpoint and data to a packed model and a report, in one call: what `qbert run` does.
+//!
+//! A [`Job`] says what is wanted; [`run`] takes it through the stages of [`Stage`], each of which writes the files that its
+//! own command writes, into one directory. `run.json` remembers what every stage was made from. A stage whose result is
+//! there and whose inputs are the same is passed over, so the same job can be started again after a crash, after an edit of
+//! `plan.toml`, or with other settings, and does what is left to do. The files do not depend on where it was interrupted.
+//!
+//! For a single step call the function behind it: [`qbert_train::finetune::finetune`],
+//! [`qbert_train::sensitivity::analyze`], [`crate::planning::make`], [`qbert_train::qat::run::quantize`],
+//! [`crate::packing::Packing`], [`crate::packed_evaluation::evaluate_packed`].
+
+mod analyze;
+mod card;
+mod changes;
+mod check;
+mod context;
+mod evaluate;
+mod figures;
+mod finetune;
+use crate::hashes;
+mod pack;
+mod plan;
+mod quantize;
+mod record;
+mod report;
+mod speed;
+mod summary;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use qbert_kernels::Compute;
+use qbert_report::Summary;
+use qbert_tasks::{ReadOptions, Task};
+use qbert_train::qat::student::QatSettings;
+use qbert_train::{sensitivity, trainer};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::planning::Wishes;
+use context::Context;
+
+pub use summary::Finished;
+
+/// What the run remembers about itself.
+pub const RECORD: &str = "run.json";
+/// Seconds of every stage, a line each time it is done; nothing reads it but people.
+pub const TIMES: &str = "times.jsonl";
+/// The fine-tuned checkpoint's directory.
+pub const FINETUNED: &str = "finetuned";
+/// The plan.
+pub const PLAN: &str = "plan.toml";
+/// The quantized checkpoint's directory.
+pub const CHECKPOINT: &str = "checkpoint";
+/// The metrics of every stage.
+pub const METRICS: &str = "metrics.json";
+/// Where results go that others take the place of.
+pub const OLD: &str = "old";
+
+/// A stage of a run, in the order they come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// A head for the task: `finetuned/`.
+    Finetune,
+    /// How sensitive each layer is: `sensitivity.json`.
+    Analyze,
+    /// Bits for every part: `plan.toml`.
+    Plan,
+    /// Quantization-aware training: `checkpoint/`.
+    Quantize,
+    /// One small file: `model.qbert`.
+    Pack,
+    /// What every model reaches: `metrics.json`, `changes.json`, `speed.json`.
+    Evaluate,
+    /// The loss landscape and the attention's divergence: `landscape.json`, `attention-kl.json`.
+    Figures,
+    /// `summary.json`, `report.html` and the model card `README.md`.
+    Report,
+}
+
+impl Stage {
+    /// All stages in their order.
+    pub const ALL: [Self; 8] = [
+        Self::Finetune,
+        Self::Analyze,
+        Self::Plan,
+        Self::Quantize,
+        Self::Pack,
+        Self::Evaluate,
+        Self::Figures,
+        Self::Report,
+    ];
+
+    /// What the stage is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Finetune => "finetune",
+            Self::Analyze => "analyze",
+            Self::Plan => "plan",
+            Self::Quantize => "quantize",
+            Self::Pack => "pack",
+            Self::Evaluate => "evaluate",
+            Self::Figures => "figures",
+            Self::Report => "report",
+        }
+    }
+
+    /// Its place, counted from 1.
+    pub fn number(self) -> usize {
+        1 + Self::ALL.iter().position(|stage| *stage == self).unwrap_or(0)
+    }
+
+    /// Whether it can be stopped in the middle and go on from there. The others take little time and write nothing
+    /// before they are done.
+    pub fn keeps_state(self) -> bool {
+        matches!(self, Self::Finetune | Self::Analyze | Self::Quantize)
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+/// What happens to a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// It begins, or goes on; where it was done before, the text says why it is done again.
+    Begins(Option<&'a str>),
+    /// It is passed over, for this reason.
+    Skipped(&'a str),
+    /// It is done.
+    Done,
+}
+
+/// Whoever watches a run. Of the trainer's questions, [`trainer::Watch::stop`] is asked between stages too.
+pub trait Watch: trainer::Watch {
+    /// Something happens to a stage.
+    fn stage(&mut self, stage: Stage, event: Event<'_>);
+    /// The analysis made a pass over its sample.
+    fn analysis(&mut self, step: sensitivity::Step, settings: &sensitivity::Settings);
+    /// Some other work is at `done` of `total`.
+    fn progress(&mut self, done: usize, total: usize, what: &str);
+    /// Something that a reader should know.
+    fn say(&mut self, text: &str);
+}
+
+/// How a model is trained, in full precision or quantized.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Training {
+    /// Epochs, rates and the like.
+    pub settings: trainer::Settings,
+    /// Take only the first examples.
+    pub max_train: Option<usize>,
+}
+
+/// What decides the figures that only the report needs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figures {
+    /// The landscapes; of the most and the least sensitive layer.
+    pub landscape: qbert_train::landscape::Settings,
+    /// How far attention moved, on the dev data.
+    pub attention: qbert_train::attention_kl::Settings,
+}
+
+impl Default for Figures {
+    /// Enough for a picture: some seconds on a small model.
+    fn default() -> Self {
+        let stop = qbert_hessian::Stop { iterations: 20, tolerance: 0.1 };
+        let landscape = qbert_train::landscape::Settings {
+            points: 13,
+            max_examples: Some(16),
+            stop,
+            ..qbert_train::landscape::Settings::default()
+        };
+        let attention = qbert_train::attention_kl::Settings { fraction: 1.0, max_examples: Some(256), seed: 1 };
+        Self { landscape, attention }
+    }
+}
+
+/// Everything a run is made from.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// The model as it was named.
+    pub model: String,
+    /// Its directory.
+    pub directory: PathBuf,
+    /// What the data is for.
+    pub task: Task,
+    /// Files to learn from.
+    pub train: Vec<PathBuf>,
+    /// File to judge by.
+    pub dev: PathBuf,
+    /// How to read the files.
+    pub read: ReadOptions,
+    /// Longest sequence in tokens.
+    pub max_len: usize,
+    /// The run's directory.
+    pub out: PathBuf,
+    /// Fine-tuning; passed over where the model has the task's head already.
+    pub finetune: Training,
+    /// Fine-tune even then.
+    pub always_finetune: bool,
+    /// The analysis; passed over where one width is asked for.
+    pub analysis: sensitivity::Settings,
+    /// What the plan is to be like. Without `high`, `size` and `budget`, half of the layers get the higher of two widths.
+    pub wishes: Wishes,
+    /// A plan that is there already, instead of making one.
+    pub plan: Option<PathBuf>,
+    /// Quantization-aware training.
+    pub quantize: Training,
+    /// What else decides it.
+    pub qat: QatSettings,
+    /// Figures for the report; `None` for none.
+    pub figures: Option<Figures>,
+    /// Whether to measure the speed. It is the one thing that differs from run to run.
+    pub speed: bool,
+    /// The command that asks for all this, for the record.
+    pub command: String,
+    /// What a reader of the results should know about these settings.
+    pub notes: Vec<String>,
+}
+
+impl Job {
+    /// A job with the usual settings: the task's recipes, ten runs of the analysis on 256 sequences, 2 and 3 bits from the
+    /// sensitivities, 4 bits for the word embedding and 8 for the other tables, distillation.
+    pub fn new(model: &str, directory: &Path, task: Task, (train, dev): (&[PathBuf], &Path), out: &Path) -> Self {
+        Self {
+            model: model.to_owned(),
+            directory: directory.to_owned(),
+            task,
+            train: train.to_vec(),
+            dev: dev.to_owned(),
+            read: ReadOptions::default(),
+            max_len: task.default_max_len(),
+            out: out.to_owned(),
+            finetune: Training { settings: qbert_train::finetune::recipe(task), max_train: None },
+            always_finetune: false,
+            analysis: sensitivity::Settings::default(),
+            wishes: Wishes { bits: vec![2, 3], embedding_bits: vec![4, 8], ..Wishes::default() },
+            plan: None,
+            quantize: Training { settings: qbert_train::qat::run::recipe(task), max_train: None },
+            qat: QatSettings::default(),
+            figures: Some(Figures::default()),
+            speed: true,
+            command: "qbert run".to_owned(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// A file of the run.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.out.join(name)
+    }
+}
+
+/// Does what is left to do of a job.
+///
+/// # Errors
+/// Whatever is wrong with model, data or settings, as far as possible before anything is written; a directory that holds
+/// another run or something else; [`crate::ErrorKind::Interrupted`] when `watch` asked for the end, with everything that is
+/// done kept.
+pub fn run(job: &Job, compute: &Compute, watch: &mut dyn Watch) -> Result<Finished> {
+    let checked = check::check(job)?;
+    let mut context = Context::open(job, compute, watch, checked)?;
+    finetune::stage(&mut context)?;
+    analyze::stage(&mut context)?;
+    plan::stage(&mut context)?;
+    quantize::stage(&mut context)?;
+    pack::stage(&mut context)?;
+    evaluate::stage(&mut context)?;
+    figures::stage(&mut context)?;
+    report::stage(&mut context)?;
+    Finished::read(job)
+}
+
+/// The summary of a run that is done, as `summary.json` has it.
+///
+/// # Errors
+/// When the file is not there or not a summary.
+pub fn read_summary(directory: &Path) -> Result<Summary> {
+    let path = directory.join(summary::FILE);
+    let text = context::read_text(&path)?;
+    Ok(qbert_report::read::summary(&text, &path.display().to_string())?)
+}
+
+/// A JSON file, whole or not at all.
+fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Error::environment(format!("{}: cannot be written: {error}", path.display()), None))?;
+    Ok(qbert_model::atomic::write_file(path, |writer| writeln!(writer, "{text}"))?)
+}
+
+/// A file of one of the report's kinds: the value with its `format` and `version`.
+fn write_document(path: &Path, format: &str, value: &impl Serialize) -> Result<()> {
+    #[derive(Serialize)]
+    struct Document<'a, T: Serialize> {
+        format: &'a str,
+        version: u32,
+        #[serde(flatten)]
+        value: &'a T,
+    }
+    write_json(path, &Document { format, version: 1, value })
+}

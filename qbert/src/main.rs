@@ -1,7 +1,0 @@
-//! The `qbert` command.
-
-mod cli;
-
-fn main() -> std::process::ExitCode {
-    cli::main()
-}
