@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use qbert_model::Checkpoint;
+use qbert_model::sizes::file_size;
 use qbert_pipeline::Result;
 use qbert_quant::size::mebibytes;
 use qbert_quant::{BitWidth, GroupSpec, Plan, Precision, RangeMethod};
@@ -80,7 +81,7 @@ impl Report {
             let plan = Plan::uniform(config.layers, width, GroupSpec::Count(groups), RangeMethod::Mse);
             let paper = shape.paper_size(&plan)?;
             let (paper_total_mib, paper_encoder_mib) = (paper.total(), paper.without_embedding());
-            let file_bytes = shape.file_size(&plan)?.total();
+            let file_bytes = file_size(&shape, &plan)?.total();
             Ok(Size { bits, groups, paper_total_mib, paper_encoder_mib, file_bytes })
         };
         Ok(Self {

@@ -104,7 +104,7 @@ fn what_cannot_be_done_is_refused_and_nothing_is_written() {
     let cases: [(&[&str], &str); 8] = [
         (&["--plan", "other.toml"], "error: the plan is for 12 encoder layers, the model has 2\nhint: use a plan with"),
         (&["--plan", "nowhere.toml"], "error: nowhere.toml: cannot read the plan"),
-        (&["--plan", "plan.toml", "--range", "maximal"], "error: --range: \"maximal\" is no range method"),
+        (&["--plan", "plan.toml", "--range", "maximal"], "error: --range: \"maximal\" is not a range method"),
         (&["--plan", "plan.toml", "--range-batches", "0"], "error: --range-batches is 0: at least 1 batch"),
         (&["--plan", "plan.toml", "--distill", "1,1,-1,1"], "error: --distill is -1: a weight of the loss"),
         (&["--plan", "plan.toml", "--temperature", "0"], "error: --temperature is 0: it must be above 0"),

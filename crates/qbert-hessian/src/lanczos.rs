@@ -14,12 +14,12 @@ use crate::tridiagonal::eigen;
 use crate::vector::{add_scaled, dot, norm, normalized};
 use crate::{Method, Stop};
 
-/// What becomes of the vectors that were multiplied.
+/// Whether past vectors are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Basis {
-    /// Two are kept: memory does not grow, eigenvectors cannot be had.
+    /// Only the last two: memory does not grow, and there are no eigenvectors.
     Forgotten,
-    /// All are kept: eigenvectors can be had.
+    /// All of them, which gives eigenvectors.
     Kept,
 }
 
@@ -65,7 +65,7 @@ impl Spectrum {
 /// A first vector that happens to lie close to a lesser eigenvector looks converged at once; a few more products show.
 const FEWEST: usize = 6;
 
-/// A Lanczos iteration in progress. Serializes to a state without its vectors, which belong into a file of numbers:
+/// A Lanczos iteration in progress. Serializes without its vectors, which are stored in a file of their own:
 /// see [`Lanczos::restore`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Lanczos {
@@ -194,7 +194,7 @@ impl Method for Lanczos {
 
     fn advance(&mut self, product: &[f32]) {
         let current = self.vectors.len() - 1;
-        assert!(!self.done && product.len() == self.vectors[current].len(), "a product nobody asked for");
+        assert!(!self.done && product.len() == self.vectors[current].len(), "an unexpected product");
         let along = dot(&self.vectors[current], product);
         let size = norm(product);
         self.diagonal.push(along);

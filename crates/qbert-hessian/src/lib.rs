@@ -2,7 +2,7 @@
 //! and loss landscapes over two directions.
 //!
 //! This is the linear algebra of the paper's §3.2: the Hessian of an encoder layer is never formed, only multiplied. The
-//! crate knows neither BERT nor data; whoever has a [`SymmetricOperator`] can use it.
+//! crate knows nothing about models or data: any [`SymmetricOperator`] will do.
 //!
 //! | question | answer | paper |
 //! |---|---|---|

@@ -21,7 +21,7 @@ pub struct TopEigenvalue {
     pub converged: bool,
 }
 
-/// A power iteration in progress. Serializes to a state without its vector, which belongs into a file of numbers:
+/// A power iteration in progress. Serializes without its vector, which is stored in a file of its own:
 /// see [`PowerIteration::restore`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PowerIteration {
@@ -63,7 +63,7 @@ impl Method for PowerIteration {
     }
 
     fn advance(&mut self, product: &[f32]) {
-        assert!(!self.done && product.len() == self.vector.len(), "a product nobody asked for");
+        assert!(!self.done && product.len() == self.vector.len(), "an unexpected product");
         let value = dot(&self.vector, product);
         let length = norm(product);
         let change = (value - self.found.value).abs();

@@ -12,7 +12,7 @@ pub mod hub;
 mod layout;
 pub mod packed;
 mod parameters;
-mod sizes;
+pub mod sizes;
 
 pub use checkpoint::{Checkpoint, FloatTensor, Loaded, TokenizerFiles, update_checkpoint, write_checkpoint};
 pub use config::{Config, Head};

@@ -14,6 +14,7 @@ use proptest::prelude::*;
 use qbert_model::packed::{
     LayerActivations, PackedContents, PackedSite, PackedTokenizer, packed_bytes, quantize_sites, write_packed,
 };
+use qbert_model::sizes::file_size;
 use qbert_model::{Checkpoint, Config, Head, Layout, PackedModel, Parameters, site_tensor};
 use qbert_quant::{
     ActivationParams, ActivationPlan, BitWidth, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix,
@@ -475,7 +476,7 @@ fn a_real_model_is_small() {
     let length = write_packed(&path, &contents).unwrap();
     println!("MiniLM at 2/3 bits, embedding 4/8: {length} bytes");
     assert!(length <= 10_500_000, "{length} bytes");
-    let planned = config.shape(Some(parameters.layout())).file_size(&plan).unwrap().total();
+    let planned = file_size(&config.shape(Some(parameters.layout())), &plan).unwrap().total();
     assert!(length - planned < 300_000, "{planned} bytes of weights in a file of {length}");
     let start = std::time::Instant::now();
     let model = PackedModel::open(&path).unwrap();

@@ -19,7 +19,7 @@
 //! Hazards: an always-zero tensor (or one smaller than 255 · 2⁻¹²⁶) has `Δ = 1`, `z = 0`, and every value is 0; NaN gets
 //! code 0, but no range is ever made of it ([`Range`] refuses it).
 //!
-//! Not for weights, and not for finding ranges: that is the business of [`crate::range`] and of who observes them.
+//! Not for weights, and not for finding ranges: [`crate::range`] and calibration do that.
 
 use crate::error::Error;
 use crate::range::{Range, check_length};

@@ -1,4 +1,4 @@
-//! From measured sensitivities to widths: who gets how many bits (paper, §3.2, Eq. 2, App. C.1).
+//! From measured sensitivities to widths: which layer gets how many bits (paper, §3.2, Eq. 2, App. C.1).
 //!
 //! Three ways, from the paper's to the general one:
 //!
@@ -9,7 +9,7 @@
 //!   measured squared quantization error is minimal among all choices that fit a size. It needs the weights, the
 //!   other two do not.
 //!
-//! This is arithmetic on numbers that others measured: nothing here reads weights or files. Plans that need no
+//! Nothing here reads weights or files: it is arithmetic on measured numbers. Plans that need no
 //! sensitivities are made by [`crate::Plan`] and [`crate::preset`].
 
 pub mod budget;
@@ -217,35 +217,35 @@ pub fn assign(ranking: &Ranking, widths: &Widths, higher: &[usize]) -> Result<Ve
     Ok(assigned)
 }
 
-/// A size limit, and what of it is taken whatever is chosen.
+/// A size limit, and the part of it that is taken whatever widths are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// The most bytes that all may take together.
+pub struct SizeBudget {
+    /// The limit for everything together, in bytes.
     pub limit: u64,
-    /// The bytes of everything that nothing is decided about.
+    /// Bytes of everything that has no choice of width.
     pub fixed: u64,
 }
 
-impl Room {
+impl SizeBudget {
     fn holds(self, bytes: u64) -> bool {
         let all = self.fixed.saturating_add(bytes);
         // The largest number stands for every sum that would overflow.
         all <= self.limit && all < u64::MAX
     }
 
-    /// Checks that there is room for the smallest of all possible choices.
+    /// Checks that the smallest possible choice fits.
     ///
     /// # Errors
-    /// [`Error::NoRoom`] with the limit and the smallest size, [`Room::fixed`] included.
+    /// [`Error::OverBudget`] with the limit and the smallest size, [`SizeBudget::fixed`] included.
     pub fn check(self, smallest: u64) -> Result<(), Error> {
         if self.holds(smallest) {
             return Ok(());
         }
-        Err(Error::NoRoom { limit: self.limit, smallest: self.fixed.saturating_add(smallest) })
+        Err(Error::OverBudget { limit: self.limit, smallest: self.fixed.saturating_add(smallest) })
     }
 }
 
-/// How many layers get each higher width when no more than `room` may be taken; for [`assign`].
+/// How many layers get each higher width when no more than `budget` may be taken; for [`assign`].
 ///
 /// All layers start at the lowest width and are raised step by step to the next one. The order of the steps is by
 /// what they promise: a squared error falls to about a quarter with each bit, so raising a layer of sensitivity `s`
@@ -257,19 +257,24 @@ impl Room {
 /// `layer_bytes` has the bytes of one layer at each width; all layers are alike.
 ///
 /// # Errors
-/// [`Error::Length`] when there is not one size for each width; [`Error::NoRoom`] with the smallest possible size.
-pub fn counts_within(ranking: &Ranking, widths: &Widths, layer_bytes: &[u64], room: Room) -> Result<Vec<usize>, Error> {
+/// [`Error::Length`] when there is not one size for each width; [`Error::OverBudget`] with the smallest possible size.
+pub fn counts_within(
+    ranking: &Ranking,
+    widths: &Widths,
+    layer_bytes: &[u64],
+    budget: SizeBudget,
+) -> Result<Vec<usize>, Error> {
     crate::range::check_length("sizes of a layer", widths.0.len(), layer_bytes.len())?;
     let layers = ranking.values.len();
     let mut taken = layer_bytes[0].saturating_mul(layers as u64);
-    room.check(taken)?;
+    budget.check(taken)?;
     let mut level = vec![0_usize; layers];
     for (layer, from) in raises(ranking, widths) {
         if level[layer] != from {
             continue;
         }
         let after = (taken - layer_bytes[from]).saturating_add(layer_bytes[from + 1]);
-        if room.holds(after) {
+        if budget.holds(after) {
             (level[layer], taken) = (from + 1, after);
         }
     }

@@ -1,7 +1,6 @@
-//! Everything that can be wrong with what callers hand to this crate.
+//! Every error of this crate.
 //!
-//! The message of an error says what is wrong and where; [`Error::hint`] says what to do about it, for a
-//! command line to print on a line of its own.
+//! The message says what is wrong and where; [`Error::hint`] says what to do about it.
 
 use crate::bits::Precision;
 use crate::size::mebibytes;
@@ -11,20 +10,20 @@ use thiserror::Error as ThisError;
 #[derive(Debug, Clone, PartialEq, ThisError)]
 #[non_exhaustive]
 pub enum Error {
-    /// A number of bits that no code has.
-    #[error("{found} is no bit width")]
+    /// Not a bit width.
+    #[error("{found} is not a bit width")]
     BitWidth {
         /// The number given.
         found: i64,
     },
-    /// A text that names no range method.
-    #[error("{text:?} is no range method")]
+    /// Not a range method.
+    #[error("{text:?} is not a range method")]
     RangeMethod {
         /// The text given.
         text: String,
     },
     /// A range whose ends are not finite, too large or in the wrong order.
-    #[error("[{low}, {high}] is no quantization range")]
+    #[error("[{low}, {high}] is not a valid quantization range")]
     Range {
         /// The lower end given.
         low: f32,
@@ -32,20 +31,20 @@ pub enum Error {
         high: f32,
     },
     /// A quantizer whose offset or step cannot be used.
-    #[error("offset {low} with step {step} is no quantizer")]
+    #[error("offset {low} with step {step} is not a valid quantizer")]
     Affine {
         /// The value of code 0.
         low: f32,
         /// The distance between adjacent values.
         step: f32,
     },
-    /// A step that no activation can be quantized with.
-    #[error("step {step} is no step of an activation")]
+    /// Not a valid activation step.
+    #[error("{step} is not a valid activation step")]
     ActivationStep {
         /// The step given.
         step: f32,
     },
-    /// There is nothing to take a range of.
+    /// No values to take a range of.
     #[error("no values to quantize")]
     NoValues,
     /// A value that is NaN, infinite, or (where a range is taken) larger than any range may be.
@@ -56,8 +55,8 @@ pub enum Error {
         /// The value.
         value: f32,
     },
-    /// A text that says no grouping.
-    #[error("{text:?} is no number of groups")]
+    /// Not a grouping.
+    #[error("{text:?} is not a number of groups")]
     GroupSpec {
         /// The text given.
         text: String,
@@ -111,26 +110,20 @@ pub enum Error {
         /// The width it should fit.
         bits: u8,
     },
-    /// Packed bytes whose unused last bits are not zero.
-    #[error("packed codes: the unused high bits of the last byte ({byte:#010b}) are not zero")]
-    Padding {
-        /// The last byte.
-        byte: u8,
-    },
-    /// A name that is no site.
-    #[error("{text:?} is no site of the model")]
+    /// Not the name of a site.
+    #[error("{text:?} is not a site of the model")]
     UnknownSite {
         /// The name given.
         text: String,
-        /// The right name most like it.
+        /// The nearest valid name.
         nearest: Option<String>,
     },
-    /// A name that is no published plan.
-    #[error("{text:?} is no preset")]
+    /// Not the name of a published plan.
+    #[error("{text:?} is not a preset")]
     UnknownPreset {
         /// The name given.
         text: String,
-        /// The right name most like it.
+        /// The nearest valid name.
         nearest: Option<String>,
     },
     /// A published plan asked for a model of another depth.
@@ -167,8 +160,8 @@ pub enum Error {
         /// The layers there are.
         layers: usize,
     },
-    /// A word that is none of those known.
-    #[error("{text:?} is no {what}")]
+    /// An unknown word.
+    #[error("{text:?} is not a {what}")]
     Word {
         /// The word given.
         text: String,
@@ -176,7 +169,7 @@ pub enum Error {
         what: &'static str,
         /// The words there are.
         known: &'static str,
-        /// The right word most like it.
+        /// The nearest valid word.
         nearest: Option<String>,
     },
     /// A measured sensitivity that cannot be used.
@@ -189,7 +182,7 @@ pub enum Error {
         /// Its value, or `None` when it is absent.
         value: Option<f64>,
     },
-    /// Widths to choose from that leave no choice or do not rise.
+    /// Fewer than two widths to choose from, or widths that do not rise.
     #[error("{}", if widths.len() < 2 { "one width leaves nothing to choose".to_owned() } else {
         format!("the widths {} do not rise", number_list(widths))
     })]
@@ -214,22 +207,22 @@ pub enum Error {
         /// The layers there are.
         layers: usize,
     },
-    /// A size limit that nothing fits in.
+    /// A size limit that even the smallest model exceeds.
     #[error("nothing fits in {limit} bytes: the smallest possible size is {smallest} bytes ({:.3} MiB)", mebibytes_up(*smallest))]
-    NoRoom {
+    OverBudget {
         /// The limit, in bytes.
         limit: u64,
         /// The size with the lowest widths everywhere, in bytes.
         smallest: u64,
     },
     /// A cost that cannot be added up.
-    #[error("{cost} is no cost")]
+    #[error("{cost} is not a valid cost")]
     Cost {
         /// The cost given.
         cost: f64,
     },
-    /// An item of a knapsack that cannot be chosen for.
-    #[error("item {item}: {}", cost.map_or_else(|| "no choices".to_owned(), |cost| format!("{cost} is no cost")))]
+    /// An item of a knapsack without choices, or with an invalid cost.
+    #[error("item {item}: {}", cost.map_or_else(|| "no choices".to_owned(), |cost| format!("{cost} is not a valid cost")))]
     Choice {
         /// Which one, from 0.
         item: usize,
@@ -237,7 +230,7 @@ pub enum Error {
         cost: Option<f64>,
     },
     /// A knapsack whose exact solution takes too much memory.
-    #[error("more than {most} combinations of widths are worth a look")]
+    #[error("more than {most} combinations of widths would have to be compared")]
     TooManyStates {
         /// The most that are kept.
         most: usize,
@@ -270,7 +263,7 @@ pub enum PlanProblem {
         /// The version given.
         found: String,
     },
-    /// A key that must be there.
+    /// A required key is missing.
     #[error("{key} is missing in {table}")]
     MissingKey {
         /// The key.
@@ -291,23 +284,23 @@ pub enum PlanProblem {
         key: String,
         /// The table it is in.
         table: String,
-        /// The right key most like it.
+        /// The nearest valid key.
         nearest: Option<String>,
     },
-    /// A key that is there twice.
-    #[error("{key} is there twice")]
+    /// A key that appears twice.
+    #[error("{key} appears twice")]
     DuplicateKey {
         /// The key.
         key: String,
     },
-    /// A layer that is not numbered.
-    #[error("layer.{text}: {text:?} is no layer's number")]
+    /// A layer without a valid number.
+    #[error("layer.{text}: {text:?} is not a layer number")]
     LayerNumber {
-        /// What stands for the number.
+        /// What was found in place of the number.
         text: String,
     },
     /// A layer that is missing between others.
-    #[error("layer.{missing} is missing, though layer.{found} is there")]
+    #[error("layer.{missing} is missing, but layer.{found} exists")]
     LayerGap {
         /// The first number that is missing.
         missing: usize,
@@ -324,19 +317,19 @@ pub enum PlanProblem {
         /// What it is.
         found: String,
     },
-    /// A value of the right kind that does not do.
+    /// A value of the right kind that is not valid.
     #[error("{key}: {reason}")]
     Value {
         /// The key.
         key: String,
-        /// Why it does not do.
+        /// Why it is not valid.
         #[source]
         reason: Box<Error>,
     },
 }
 
 impl Error {
-    /// What to do about it, where that can be said.
+    /// What to do about it, where there is something to say.
     pub fn hint(&self) -> Option<String> {
         let text = match self {
             Self::BitWidth { .. } => "use 1 to 8 bits, or 32 to leave the values in f32".to_owned(),
@@ -365,9 +358,7 @@ impl Error {
                 "the paper publishes plans for BERT-base only: make a plan for this model instead".to_owned()
             }
             Self::PlanLayers { model, .. } => format!("use a plan with layer.0 to layer.{}", model.saturating_sub(1)),
-            Self::Padding { .. } | Self::Code { .. } => {
-                "the codes are damaged, or were packed with another width".to_owned()
-            }
+            Self::Code { .. } => "the codes are damaged, or were packed with another width".to_owned(),
             Self::Word { known, nearest, .. } => {
                 let nearest = did_you_mean(nearest.as_deref()).map(|text| text + " ").unwrap_or_default();
                 format!("{nearest}use {known}")
@@ -386,7 +377,7 @@ impl Error {
                 number_list(higher)
             ),
             Self::TooManyHigh { layers, .. } => format!("use at most {layers}"),
-            Self::NoRoom { smallest, .. } => {
+            Self::OverBudget { smallest, .. } => {
                 format!("allow {:.3} MiB or more, or offer a lower width", mebibytes_up(*smallest))
             }
             Self::TooManyStates { .. } => "offer fewer widths, or choose by module or layer".to_owned(),
@@ -405,7 +396,7 @@ impl Error {
 }
 
 impl PlanProblem {
-    /// What to do about it, where that can be said.
+    /// What to do about it, where there is something to say.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NotToml { .. } => Some("the file must be a plan as the plan command writes it".to_owned()),
@@ -436,7 +427,7 @@ fn number_list(widths: &[Precision]) -> String {
     widths.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// MiB rounded up to three places, so that the number said is enough.
+/// MiB rounded up to three places, so that a limit of that size is enough.
 fn mebibytes_up(bytes: u64) -> f64 {
     (mebibytes(bytes.saturating_mul(8)) * 1000.0).ceil() / 1000.0
 }

@@ -1,7 +1,7 @@
 //! Which output neurons of a matrix share a quantization range (paper, §3.3 and Tab. 2).
 //!
-//! A [`GroupSpec`] is what a plan says ("128", "head", "neuron"); [`Groups`] is what it comes to for a
-//! matrix of so many output neurons. Groups are always contiguous. They follow attention heads only when
+//! A [`GroupSpec`] is what a plan says ("128", "head", "neuron"); [`Groups`] is the result for a matrix with a
+//! given number of output neurons. Groups are always contiguous. They follow attention heads only when
 //! the plan says "head": 128 groups of 768 neurons are 6 neurons each, and 64 neurons of a head are not a
 //! multiple of 6, so such groups run over head borders.
 

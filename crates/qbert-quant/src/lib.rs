@@ -1,11 +1,10 @@
-//! The arithmetic of the Q-BERT paper: widths, ranges, groups, codes, bit packing, sizes and the bit plan.
+//! The arithmetic of the Q-BERT paper: widths, ranges, groups, codes, sizes and the bit plan.
 //!
-//! Training with fake quantization, packed files and integer kernels all stand on this crate, so every
-//! rounding is specified where it happens. It knows nothing of files on disk, of the tensor names of a
-//! checkpoint, or of threads: functions take slices and return values, and whoever calls may split the
-//! work by groups or by rows.
+//! Training with fake quantization, packed files and integer kernels all build on this crate, so every
+//! rounding is specified where it happens. It knows nothing about files, tensor names or threads: functions
+//! take slices and return values, and the caller may split the work by groups or by rows.
 //!
-//! The way through it:
+//! Where to look:
 //!
 //! | question | module | paper |
 //! |---|---|---|
@@ -15,7 +14,6 @@
 //! | which code, which value, which gradient? | [`quantizer`], [`matrix`] | App. A, §3.1 |
 //! | and of activations? | [`activation`] | Tab. 1 |
 //! | how is a weight rounded without training? | [`compensate`] | – |
-//! | how are codes laid out in bytes? | [`pack`] | – |
 //! | what is each part of the model called? | [`site`] | §3 |
 //! | what is quantized how? | [`plan`], [`preset`] | §3.2, Tab. 6, 7 |
 //! | how large is the result? | [`size`] | Tab. 1, 5 |
@@ -29,7 +27,6 @@ mod error;
 pub mod groups;
 pub mod matrix;
 mod nearest;
-pub mod pack;
 pub mod plan;
 pub mod preset;
 pub mod quantized;
@@ -39,7 +36,7 @@ pub mod site;
 pub mod size;
 
 pub use activation::ActivationParams;
-pub use allocate::{LayerSensitivity, Metric, Ranking, Room, Widths};
+pub use allocate::{LayerSensitivity, Metric, Ranking, SizeBudget, Widths};
 pub use bits::{BitWidth, Precision};
 pub use compensate::InputMoments;
 pub use error::{Error, PlanProblem};
@@ -52,4 +49,4 @@ pub use quantized::{QuantizedMatrix, RowParams};
 pub use quantizer::Affine;
 pub use range::{Percent, Range, RangeMethod, Scratch};
 pub use site::{Embedding, Matrix, Site};
-pub use size::{FileSize, ModelShape, PaperSize, SitedTensor, TransformerDimensions};
+pub use size::{ModelShape, PaperSize, SitedTensor, TransformerDimensions};

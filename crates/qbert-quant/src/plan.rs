@@ -18,7 +18,7 @@ use serde::Serialize;
 /// The version of the text form that this crate reads and writes.
 pub const VERSION: i64 = 1;
 
-/// How one site is quantized. With full precision, groups and range mean nothing but are kept.
+/// How one site is quantized. At full precision, groups and range have no effect but are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SitePlan {
     /// The width of the codes.

@@ -6,7 +6,6 @@
 use crate::bits::BitWidth;
 use crate::error::Error;
 use crate::matrix::{Axis, Layout, QuantParams};
-use crate::pack;
 use crate::quantizer::Affine;
 use crate::range::check_length;
 use std::ops;
@@ -53,28 +52,11 @@ impl QuantizedMatrix {
     pub fn from_parts(layout: Layout, bits: BitWidth, affines: Vec<Affine>, codes: Vec<u8>) -> Result<Self, Error> {
         check_length("quantizers", layout.groups().count(), affines.len())?;
         check_length("codes", layout.elements(), codes.len())?;
-        pack::check_codes(&codes, bits)?;
+        check_codes(&codes, bits)?;
         if let Some(other) = affines.iter().find(|affine| affine.bits() != bits) {
             return Err(Error::BitWidth { found: i64::from(other.bits().get()) });
         }
         Ok(Self { layout, bits, affines, codes })
-    }
-
-    /// Puts a matrix together from stored parts with packed codes ([`crate::pack`]).
-    ///
-    /// # Errors
-    /// As [`pack::unpack`] and [`QuantizedMatrix::from_parts`].
-    pub fn from_packed(layout: Layout, bits: BitWidth, affines: Vec<Affine>, packed: &[u8]) -> Result<Self, Error> {
-        let codes = pack::unpack(packed, layout.elements(), bits)?;
-        Self::from_parts(layout, bits, affines, codes)
-    }
-
-    /// The codes, packed.
-    ///
-    /// # Errors
-    /// As [`pack::pack`]; not for a matrix made by this type.
-    pub fn packed_codes(&self) -> Result<Vec<u8>, Error> {
-        pack::pack(&self.codes, self.bits)
     }
 
     /// The shape and grouping.
@@ -149,4 +131,14 @@ impl QuantizedMatrix {
         let per_neuron = groups.flat_map(|(affine, span)| span.map(|_| (affine.low(), affine.step())));
         per_neuron.zip(sums).map(|((low, step), code_sum)| RowParams { low, step, code_sum }).collect()
     }
+}
+
+/// Refuses codes that need more than `bits` bits.
+fn check_codes(codes: &[u8], bits: BitWidth) -> Result<(), Error> {
+    let all = codes.iter().fold(0, |all, code| all | code);
+    if all <= bits.max_code() {
+        return Ok(());
+    }
+    let index = codes.iter().position(|&code| code > bits.max_code()).unwrap_or(0);
+    Err(Error::Code { index, code: codes[index], bits: bits.get() })
 }

@@ -1,11 +1,11 @@
 //! Which interval `[q0, qmax]` a group of values is quantized on (paper, App. A).
 //!
-//! The paper allows \[min, max\] or a sub-interval "to get rid of outliers" and leaves open which. Three
-//! methods are here: min/max, which reproduces the paper's tables; a central percentile; and the
+//! The paper allows \[min, max\] or a sub-interval "to get rid of outliers" and leaves open which. There are three
+//! methods: min/max, which reproduces the paper's tables; a central percentile; and the
 //! sub-interval with the least squared error (`mse`, the default elsewhere in the project).
 //!
-//! All methods look at values only through `&[f32]`; which values share a range is the business of
-//! [`crate::groups`].
+//! All methods look at values only through `&[f32]`; [`crate::groups`] decides which
+//! values share a range.
 
 mod mse;
 

@@ -4,7 +4,7 @@
 //! plans, reports and packed files. Layers are numbered **from 0**, as in Hugging Face tensor names; the
 //! paper counts encoder layers from 1 (its "Layer 4" is `layer.3` here).
 //!
-//! Biases, LayerNorm, pooler and task heads are no sites: they are never quantized.
+//! Biases, LayerNorm, pooler and task heads are not sites: they are never quantized.
 
 use crate::error::Error;
 use crate::nearest::nearest;

@@ -1,13 +1,9 @@
-//! How large a quantized model is: by the paper's convention, and in bytes of a file.
+//! How large a quantized model is by the paper's convention; `qbert_model::sizes` counts the bytes of a packed file.
 //!
-//! The two are never mixed:
-//!
-//! - [`PaperSize`] is the number in the paper's tables (Tab. 1 and 5), in MiB. A matrix of `n` parameters at
-//!   `k` bits in `g` groups counts `n·k/8 + 8·g` bytes (two f32 per group, `Δ` and `q0`), and biases and
-//!   LayerNorm count as if they were quantized like the matrix they belong to. At 32 bits there are no
-//!   groups. The embedding's LayerNorm, the pooler and the task head do not count.
-//! - [`FileSize`] is what a packed file must hold: packed codes, 8 bytes per group, and everything that
-//!   is not quantized as f32. Headers, names and alignment come on top and are the format's business.
+//! [`PaperSize`] is the number in the paper's tables (Tab. 1 and 5), in MiB. A matrix of `n` parameters at
+//! `k` bits in `g` groups counts `n·k/8 + 8·g` bytes (two f32 per group, `Δ` and `q0`), and biases and
+//! LayerNorm count as if they were quantized like the matrix they belong to. At 32 bits there are no
+//! groups. The embedding's LayerNorm, the pooler and the task head do not count.
 //!
 //! Which matrix biases and LayerNorm belong to matters only when the sites of a layer have different
 //! widths, which the paper has in Tab. 3 (b) without giving sizes. Here each bias belongs to its own matrix,
@@ -16,7 +12,6 @@
 use crate::bits::Precision;
 use crate::error::Error;
 use crate::matrix::{Axis, Layout};
-use crate::pack::packed_len;
 use crate::plan::{Plan, SitePlan};
 use crate::site::{Embedding, Matrix, Site};
 use serde::Serialize;
@@ -131,51 +126,18 @@ impl ModelShape {
         Ok(size)
     }
 
-    /// What a packed file must hold.
+    /// The grouping of a tensor that `site` asks for.
     ///
     /// # Errors
-    /// As [`ModelShape::paper_size`].
-    pub fn file_size(&self, plan: &Plan) -> Result<FileSize, Error> {
-        plan.check_layers(self.layers)?;
-        let mut size = FileSize { codes: 0, ranges: 0, full_precision: 4 * self.uncounted as u64 };
-        for tensor in &self.tensors {
-            let site = plan.site(tensor.site)?;
-            let layout = self.layout(tensor, site)?;
-            size.full_precision += 4 * tensor.companions as u64;
-            match site.bits {
-                Precision::Full => size.full_precision += 4 * layout.elements() as u64,
-                Precision::Bits(width) => {
-                    size.codes += packed_len(layout.elements(), width)? as u64;
-                    size.ranges += group_bytes(layout);
-                }
-            }
-        }
-        Ok(size)
-    }
-
-    /// What the weights of one site take of [`ModelShape::file_size`]: codes and ranges, or f32. Biases and
-    /// LayerNorm, which no width changes, are not in it.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchLayer`] when the model has no such site; as [`Layout::resolve`] when it cannot be grouped as
-    /// planned.
-    pub fn site_bytes(&self, site: Site, plan: &SitePlan) -> Result<u64, Error> {
-        let no_such = || Error::NoSuchLayer { layer: site.layer().unwrap_or(0), layers: self.layers };
-        let tensor = self.tensors.iter().find(|tensor| tensor.site == site).ok_or_else(no_such)?;
-        let layout = self.layout(tensor, plan)?;
-        Ok(match plan.bits {
-            Precision::Full => 4 * layout.elements() as u64,
-            Precision::Bits(width) => packed_len(layout.elements(), width)? as u64 + group_bytes(layout),
-        })
-    }
-
-    fn layout(&self, tensor: &SitedTensor, site: &SitePlan) -> Result<Layout, Error> {
+    /// As [`Layout::resolve`], with the name of the site.
+    pub fn layout(&self, tensor: &SitedTensor, site: &SitePlan) -> Result<Layout, Error> {
         Layout::resolve(tensor.rows, tensor.cols, tensor.axis, site.groups, self.heads)
             .map_err(|source| Error::AtSite { site: tensor.site, source: Box::new(source) })
     }
 }
 
-fn group_bytes(layout: Layout) -> u64 {
+/// The bytes of a matrix's ranges: offset and step of every group.
+pub fn group_bytes(layout: Layout) -> u64 {
     layout.groups().count() as u64 * BYTES_PER_GROUP
 }
 
@@ -207,23 +169,5 @@ impl PaperSize {
     /// The paper's "Size", in MiB.
     pub fn total(&self) -> f64 {
         mebibytes(self.encoder_bits + self.embedding_bits)
-    }
-}
-
-/// The bytes of a packed file by what they are for, without headers and alignment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct FileSize {
-    /// Packed codes, each matrix rounded up to whole bytes.
-    pub codes: u64,
-    /// Offset and step of every group.
-    pub ranges: u64,
-    /// Everything in f32: biases, LayerNorm, pooler, head, and matrices the plan leaves alone.
-    pub full_precision: u64,
-}
-
-impl FileSize {
-    /// All bytes.
-    pub fn total(&self) -> u64 {
-        self.codes + self.ranges + self.full_precision
     }
 }

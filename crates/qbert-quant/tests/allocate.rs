@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use qbert_quant::allocate::{assign, counts_within};
 use qbert_quant::{
     Error, GroupSpec, LayerSensitivity, Matrix, Metric, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking,
-    Room, Site, SitePlan, TransformerDimensions, Widths,
+    Site, SitePlan, SizeBudget, TransformerDimensions, Widths,
 };
 
 fn bits(number: i64) -> Precision {
@@ -125,32 +125,21 @@ fn published_plans_follow_from_a_ranking() {
 }
 
 #[test]
-fn bytes_of_sites_add_up_to_the_file() {
-    let shape = bert_base();
-    for number in [1, 2, 3, 8, 32] {
-        let plan = Plan::uniform(12, bits(number), GroupSpec::Count(128), RangeMethod::Mse);
-        let sites: u64 = plan.sites().map(|(site, planned)| shape.site_bytes(site, planned).unwrap()).sum();
-        let companions: u64 = shape.tensors.iter().map(|tensor| 4 * tensor.companions as u64).sum();
-        assert_eq!(sites + companions, shape.file_size(&plan).unwrap().total(), "{number} bits");
-    }
-    let site = SitePlan { bits: bits(2), groups: GroupSpec::Count(128), range: RangeMethod::Mse };
-    let missing = shape.site_bytes(Site::Layer(12, Matrix::Key), &site);
-    assert_eq!(missing, Err(Error::NoSuchLayer { layer: 12, layers: 12 }));
-}
-
-#[test]
 fn as_many_layers_as_fit_are_raised() {
     let ranking = ranking(&[1.0, 5.0, 3.0, 3.0, 0.0, 4.0]);
     let pair = widths(&[2, 3]);
-    let within = |limit: u64| counts_within(&ranking, &pair, &[20, 30], Room { limit, fixed: 7 });
-    assert_eq!(within(126), Err(Error::NoRoom { limit: 126, smallest: 127 }));
+    let within = |limit: u64| counts_within(&ranking, &pair, &[20, 30], SizeBudget { limit, fixed: 7 });
+    assert_eq!(within(126), Err(Error::OverBudget { limit: 126, smallest: 127 }));
     assert_eq!(within(127), Ok(vec![0]));
     assert_eq!(within(136), Ok(vec![0]));
     assert_eq!(within(137), Ok(vec![1]));
     assert_eq!(within(186), Ok(vec![5]));
     assert_eq!(within(187), Ok(vec![6]));
     assert_eq!(within(u64::MAX), Ok(vec![6]));
-    assert!(matches!(counts_within(&ranking, &pair, &[20], Room { limit: 1, fixed: 0 }), Err(Error::Length { .. })));
+    assert!(matches!(
+        counts_within(&ranking, &pair, &[20], SizeBudget { limit: 1, fixed: 0 }),
+        Err(Error::Length { .. })
+    ));
 }
 
 #[test]
@@ -159,7 +148,7 @@ fn with_three_widths_four_times_the_sensitivity_is_worth_a_bit() {
     let within = |means: &[f64], steps: u64| {
         let limit = 20 * means.len() as u64 + 10 * steps;
         let ranking = ranking(means);
-        let counts = counts_within(&ranking, &three, &[20, 30, 40], Room { limit, fixed: 0 }).unwrap();
+        let counts = counts_within(&ranking, &three, &[20, 30, 40], SizeBudget { limit, fixed: 0 }).unwrap();
         numbers(&assign(&ranking, &three, &counts).unwrap())
     };
     // Nearly alike: everybody gets the first raise before anybody the second.
@@ -172,7 +161,7 @@ fn with_three_widths_four_times_the_sensitivity_is_worth_a_bit() {
     // A step that does not fit ends the rise of its layer, and smaller steps of others go on.
     let uneven = widths(&[2, 8, 32]);
     let ranking = ranking(&[1.0, 1e30]);
-    let counts = counts_within(&ranking, &uneven, &[20, 80, 320], Room { limit: 200, fixed: 0 });
+    let counts = counts_within(&ranking, &uneven, &[20, 80, 320], SizeBudget { limit: 200, fixed: 0 });
     assert_eq!(counts, Ok(vec![2, 0]));
 }
 
@@ -188,7 +177,7 @@ proptest! {
         let bytes: Vec<u64> = numbers.iter().map(|&number| per_bit * number as u64).collect();
         let layers = means.len() as u64;
         let limit = layers * bytes[0] + (part * (layers * (bytes[bytes.len() - 1] - bytes[0])) as f64) as u64;
-        let counts = counts_within(&ranking, &offered, &bytes, Room { limit, fixed: 0 }).unwrap();
+        let counts = counts_within(&ranking, &offered, &bytes, SizeBudget { limit, fixed: 0 }).unwrap();
         let assigned = assign(&ranking, &offered, &counts).unwrap();
         let total: u64 = assigned.iter().map(|width| per_bit * u64::from(width.number())).sum();
         prop_assert!(total <= limit);

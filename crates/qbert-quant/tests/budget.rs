@@ -5,8 +5,10 @@
 use proptest::prelude::*;
 use qbert_quant::allocate::budget::{Granularity, OpenSite, within};
 use qbert_quant::allocate::knapsack::{Choice, Solution, solve};
+use qbert_quant::size::group_bytes;
 use qbert_quant::{
-    Error, GroupSpec, Matrix, ModelShape, Precision, RangeMethod, Room, Site, SitePlan, TransformerDimensions, Widths,
+    Error, GroupSpec, Matrix, ModelShape, Precision, RangeMethod, Site, SitePlan, SizeBudget, TransformerDimensions,
+    Widths,
 };
 
 fn bits(number: i64) -> Precision {
@@ -38,7 +40,7 @@ impl Random {
 }
 
 /// Every combination in turn; the best by cost, then bytes, then from the last item on the lower index.
-fn brute_force(items: &[Vec<Choice>], room: Room) -> Option<Solution> {
+fn brute_force(items: &[Vec<Choice>], room: SizeBudget) -> Option<Solution> {
     let mut best: Option<Solution> = None;
     let mut choices = vec![0; items.len()];
     loop {
@@ -61,7 +63,7 @@ fn brute_force(items: &[Vec<Choice>], room: Room) -> Option<Solution> {
 }
 
 /// A small random problem. Costs are whole numbers or multiples of 1/64, so that sums are exact and ties are ties.
-fn small_problem(random: &mut Random) -> (Vec<Vec<Choice>>, Room) {
+fn small_problem(random: &mut Random) -> (Vec<Vec<Choice>>, SizeBudget) {
     let items = 1 + random.below(6);
     let (sizes, costs) = ([3, 12, 1000][random.below(3) as usize], [1, 4, 30, 1 << 20][random.below(4) as usize]);
     let alike = random.below(3) == 0;
@@ -102,7 +104,7 @@ fn small_problem(random: &mut Random) -> (Vec<Vec<Choice>>, Room) {
         3 => some + fixed,
         _ => fixed + least + random.below(most - least + 1),
     };
-    (items, Room { limit, fixed })
+    (items, SizeBudget { limit, fixed })
 }
 
 #[test]
@@ -124,7 +126,7 @@ fn the_solver_equals_brute_force() {
             None => {
                 let smallest: u64 = items.iter().map(|item| item.iter().map(|c| c.bytes).min().unwrap()).sum();
                 let smallest = smallest + room.fixed;
-                assert_eq!(found, Err(Error::NoRoom { limit: room.limit, smallest }), "case {case}");
+                assert_eq!(found, Err(Error::OverBudget { limit: room.limit, smallest }), "case {case}");
                 infeasible += 1;
             }
         }
@@ -149,7 +151,7 @@ fn any_granularity_equals_brute_force() {
             })
             .collect();
         let limit = 2 * sites.len() as u64 + random.below(2 * sites.len() as u64 + 1);
-        let found = within(&sites, &three, granularity, Room { limit: limit + 5, fixed: 5 }).unwrap();
+        let found = within(&sites, &three, granularity, SizeBudget { limit: limit + 5, fixed: 5 }).unwrap();
         assert_eq!(cost_of(&sites, &found.widths), found.cost);
         assert!(found.bytes <= limit + 5);
         assert_eq!(found.cost, best_of_all(&sites, granularity, limit), "case {case}: {sites:?} {limit}");
@@ -219,12 +221,20 @@ fn encoder(dimensions: Dimensions, numbers: &[i64], random: &mut Random) -> Vec<
                 let site = SitePlan { bits: bits(number), groups: GroupSpec::Count(128), range: RangeMethod::Mse };
                 let error = if number == 32 { 0.0 } else { 0.25_f64.powi(number as i32) };
                 let cost = spread * error * (1.0 + 0.3 * random.fraction());
-                Choice { bytes: shape.site_bytes(Site::Layer(layer, matrix), &site).unwrap(), cost }
+                Choice { bytes: site_bytes(&shape, Site::Layer(layer, matrix), &site), cost }
             };
             sites.push(OpenSite { layer, matrix, choices: numbers.iter().map(choice).collect() });
         }
     }
     sites
+}
+
+/// Bytes of a site without the padding of any real layout; the solver takes whatever it is given.
+fn site_bytes(shape: &ModelShape, site: Site, plan: &SitePlan) -> u64 {
+    let tensor = shape.tensors.iter().find(|tensor| tensor.site == site).unwrap();
+    let layout = shape.layout(tensor, plan).unwrap();
+    let ranges = if plan.bits == Precision::Full { 0 } else { group_bytes(layout) };
+    (layout.elements() as u64 * u64::from(plan.bits.number())).div_ceil(8) + ranges
 }
 
 #[test]
@@ -243,7 +253,7 @@ fn large_models_are_solved_exactly() {
         let size = |level: usize| sites.iter().map(|site| site.choices[level].bytes).sum::<u64>();
         for part in [0.0, 0.01, 0.31, 0.5, 0.77, 1.0] {
             let limit = size(0) + (part * (size(numbers.len() - 1) - size(0)) as f64) as u64;
-            let found = within(&sites, &offered, Granularity::Site, Room { limit, fixed: 0 }).unwrap();
+            let found = within(&sites, &offered, Granularity::Site, SizeBudget { limit, fixed: 0 }).unwrap();
             assert!(found.bytes <= limit);
             let level = |width: Precision| numbers.iter().position(|&n| bits(n) == width).unwrap();
             let taken: Vec<usize> = found.widths.iter().map(|&width| level(width)).collect();
@@ -308,20 +318,20 @@ fn no_exchange_helps(sites: &[OpenSite], taken: &[usize], limit: u64) {
 
 #[test]
 fn wrong_choices_are_refused() {
-    let room = Room { limit: 10, fixed: 0 };
+    let room = SizeBudget { limit: 10, fixed: 0 };
     let costs = |cost: f64| vec![vec![Choice { bytes: 1, cost: 0.0 }], vec![Choice { bytes: 1, cost }]];
     for bad in [f64::NAN, f64::INFINITY, -1.0] {
         let error = solve(&costs(bad), room).unwrap_err();
-        assert_eq!(error.to_string(), format!("item 1: {bad} is no cost"));
+        assert_eq!(error.to_string(), format!("item 1: {bad} is not a valid cost"));
     }
     assert_eq!(solve(&[vec![]], room), Err(Error::Choice { item: 0, cost: None }));
     assert_eq!(solve(&[], room), Ok(Solution { choices: vec![], bytes: 0, cost: 0.0 }));
-    assert_eq!(solve(&[], Room { limit: 1, fixed: 2 }), Err(Error::NoRoom { limit: 1, smallest: 2 }));
+    assert_eq!(solve(&[], SizeBudget { limit: 1, fixed: 2 }), Err(Error::OverBudget { limit: 1, smallest: 2 }));
     let site = |choices| [OpenSite { layer: 3, matrix: Matrix::Key, choices }];
     let pair = widths(&[2, 3]);
     let refused = |choices| within(&site(choices), &pair, Granularity::Site, room).unwrap_err().to_string();
     assert_eq!(refused(vec![Choice { bytes: 1, cost: 0.0 }]), "layer.3.key: choices: 2 elements expected, 1 found");
-    assert_eq!(refused(vec![Choice { bytes: 1, cost: -1.0 }; 2]), "layer.3.key: -1 is no cost");
+    assert_eq!(refused(vec![Choice { bytes: 1, cost: -1.0 }; 2]), "layer.3.key: -1 is not a valid cost");
 }
 
 fn any_choice() -> impl Strategy<Value = Choice> {
@@ -339,7 +349,7 @@ proptest! {
     ) {
         let least: u128 = items.iter().map(|item| u128::from(item.iter().map(|c| c.bytes).min().unwrap())).sum();
         let least = least + u128::from(fixed);
-        match solve(&items, Room { limit, fixed }) {
+        match solve(&items, SizeBudget { limit, fixed }) {
             Ok(found) => {
                 let taken: Vec<Choice> = items.iter().zip(&found.choices).map(|(item, &c)| item[c]).collect();
                 let bytes: u128 = taken.iter().map(|choice| u128::from(choice.bytes)).sum();
@@ -347,7 +357,7 @@ proptest! {
                 prop_assert!(bytes + u128::from(fixed) <= u128::from(limit));
                 prop_assert_eq!(taken.iter().fold(0.0, |sum, choice| sum + choice.cost), found.cost);
             }
-            Err(Error::NoRoom { .. }) => prop_assert!(least > u128::from(limit)),
+            Err(Error::OverBudget { .. }) => prop_assert!(least > u128::from(limit)),
             Err(other) => prop_assert!(false, "{}", other),
         }
     }

@@ -122,11 +122,10 @@ proptest! {
     fn stored_parts_come_back_and_row_params_give_every_value(sample in sample()) {
         let layout = sample.layout;
         let whole = QuantizedMatrix::quantize(&sample.values, &fit(&sample)).unwrap();
-        let packed = whole.packed_codes().unwrap();
         let stored: Vec<Affine> = whole.affines().iter()
             .map(|affine| Affine::new(affine.low(), affine.step(), affine.bits()).unwrap())
             .collect();
-        let read = QuantizedMatrix::from_packed(layout, sample.bits, stored, &packed).unwrap();
+        let read = QuantizedMatrix::from_parts(layout, sample.bits, stored, whole.codes().to_vec()).unwrap();
         prop_assert_eq!(&read, &whole);
 
         let params = whole.row_params();
@@ -214,5 +213,4 @@ fn stored_parts_that_do_not_fit_are_refused() {
     assert!(QuantizedMatrix::from_parts(layout, bits, vec![affine], vec![0; 3]).is_err());
     assert!(QuantizedMatrix::from_parts(layout, bits, vec![], vec![0; 4]).is_err());
     assert!(QuantizedMatrix::from_parts(layout, bits, vec![wide], vec![0; 4]).is_err());
-    assert!(QuantizedMatrix::from_packed(layout, bits, vec![affine], &[0, 0]).is_err());
 }

@@ -7,8 +7,8 @@
 
 use qbert_quant::size::mebibytes;
 use qbert_quant::{
-    ActivationPlan, BitWidth, EmbeddingPlan, Error, FileSize, GroupSpec, ModelShape, PaperSize, Plan, Precision,
-    Preset, RangeMethod, SitePlan, TransformerDimensions,
+    ActivationPlan, BitWidth, EmbeddingPlan, Error, GroupSpec, ModelShape, PaperSize, Plan, Precision, Preset,
+    RangeMethod, SitePlan, TransformerDimensions,
 };
 
 const UNCASED: usize = 30_522;
@@ -336,35 +336,6 @@ fn the_sizes_in_the_text() {
 }
 
 #[test]
-fn file_bytes_count_what_is_stored() {
-    // Two layers of width 4 and 6 with odd sizes, small enough to count by hand.
-    let shape = ModelShape::transformer(&TransformerDimensions {
-        vocabulary: 5,
-        positions: 3,
-        types: 2,
-        hidden: 4,
-        intermediate: 6,
-        layers: 1,
-        heads: 2,
-        uncounted: 10,
-    });
-    let plan = Plan::uniform(1, bits(3), GroupSpec::PerHead, RangeMethod::MinMax);
-    let size = shape.file_size(&plan).unwrap();
-    // Four 4×4 matrices at 3 bits are 6 bytes each, two of 24 are 9; tables of 20, 12 and 8 bytes.
-    let codes = 4 * 6 + 2 * 9 + 20 + 12 + 8;
-    // Six matrices in two groups, three tables in one.
-    let ranges = (6 * 2 + 3) * 8;
-    // Biases 5·4 + 6, LayerNorm 2·8, and the rest.
-    let full_precision = 4 * (26 + 16 + 10);
-    assert_eq!(size, FileSize { codes, ranges, full_precision });
-    assert_eq!(size.total(), codes + ranges + full_precision);
-    // With nothing quantized a file is all f32.
-    let plain = Plan::uniform(1, Precision::Full, GroupSpec::PerHead, RangeMethod::MinMax);
-    let parameters = 4 * 16 + 2 * 24 + 40 + 26 + 16 + 10;
-    assert_eq!(shape.file_size(&plain).unwrap(), FileSize { codes: 0, ranges: 0, full_precision: 4 * parameters });
-}
-
-#[test]
 fn sites_of_different_widths_take_their_biases_along() {
     let shape = bert_base(UNCASED);
     let mut plan = Plan::uniform(12, bits(2), GroupSpec::Count(128), RangeMethod::Mse);
@@ -380,7 +351,6 @@ fn plans_that_do_not_fit_are_refused() {
     let shape = bert_base(UNCASED);
     let shallow = Plan::uniform(6, bits(2), GroupSpec::Count(128), RangeMethod::Mse);
     assert!(matches!(shape.paper_size(&shallow), Err(Error::PlanLayers { plan: 6, model: 12 })));
-    assert!(matches!(shape.file_size(&shallow), Err(Error::PlanLayers { plan: 6, model: 12 })));
     let crowded = Plan::uniform(12, bits(2), GroupSpec::Count(769), RangeMethod::Mse);
     let error = shape.paper_size(&crowded).unwrap_err();
     assert_eq!(error.to_string(), "layer.0.query: 769 groups for 768 output neurons: some would be empty");

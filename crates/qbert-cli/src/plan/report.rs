@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use qbert_model::sizes::file_size;
 use qbert_pipeline::Result;
 use qbert_pipeline::planning::{Made, Origin, short};
 use qbert_quant::size::mebibytes;
@@ -38,7 +39,7 @@ impl Report {
                 encoder: paper.without_embedding(),
                 embedding: paper.embedding(),
             },
-            file_bytes: shape.file_size(plan)?.total(),
+            file_bytes: file_size(shape, plan)?.total(),
             f32_bytes: 4 * (parameters + shape.uncounted) as u64,
             origin: origin.clone(),
         })

@@ -2,12 +2,13 @@
 
 use qbert_kernels::Threads;
 use qbert_model::Checkpoint;
+use qbert_model::sizes::{file_size, site_bytes};
 use qbert_quant::allocate::budget::{OpenSite, within};
 use qbert_quant::allocate::knapsack::Choice;
 use qbert_quant::allocate::{assign, counts_within};
 use qbert_quant::{
     EmbeddingPlan, GroupSpec, LayerSensitivity, Matrix, Metric, ModelShape, Plan, Precision, Preset, RangeMethod,
-    Ranking, Room, Site, SitePlan, Widths,
+    Ranking, Site, SitePlan, SizeBudget, Widths,
 };
 
 use super::origin::{By, Cost, Limit, Origin, Ranked, Sensitive, UniformCost};
@@ -50,7 +51,7 @@ pub(super) fn check(options: &Wishes, model: &Model<'_>) -> Result<()> {
         Some(name) => preset(options, name, model.shape)?.plan,
         None => base(options, model.shape)?,
     };
-    model.shape.file_size(&plan)?;
+    file_size(model.shape, &plan)?;
     decided(options)?;
     if options.preset.is_some() || options.bits.len() < 2 {
         return Ok(());
@@ -64,8 +65,8 @@ pub(super) fn check(options: &Wishes, model: &Model<'_>) -> Result<()> {
         None => mixed.by_rank().map(drop),
         Some(mib) => {
             let sites: Vec<Site> = mixed.open_sites().collect();
-            let room = mixed.room(&Limit::new(mib))?;
-            room.check(mixed.smallest(&sites)?).map_err(|error| Error::from(error).of_flag("--budget"))
+            let size_budget = mixed.size_budget(&Limit::new(mib))?;
+            size_budget.check(mixed.smallest(&sites)?).map_err(|error| Error::from(error).of_flag("--budget"))
         }
     }
 }
@@ -213,13 +214,13 @@ impl Mixed<'_> {
     /// What a site takes at a width.
     fn bytes(&self, site: Site, bits: Precision) -> Result<u64> {
         let planned = SitePlan { bits, ..*self.base.site(site)? };
-        Ok(self.model.shape.site_bytes(site, &planned)?)
+        Ok(site_bytes(self.model.shape, site, &planned)?)
     }
 
-    fn room(&self, limit: &Limit) -> Result<Room> {
-        let all = self.model.shape.file_size(&self.base)?.total();
+    fn size_budget(&self, limit: &Limit) -> Result<SizeBudget> {
+        let all = file_size(self.model.shape, &self.base)?.total();
         let open = self.open_sites().map(|site| self.bytes(site, self.widths.lowest()));
-        Ok(Room { limit: limit.bytes, fixed: all - open.sum::<Result<u64>>()? })
+        Ok(SizeBudget { limit: limit.bytes, fixed: all - open.sum::<Result<u64>>()? })
     }
 
     /// `--high` and `--size`: one width for a layer, in the order of the ranking.
@@ -232,7 +233,7 @@ impl Mixed<'_> {
                     self.open_matrices().map(|matrix| self.bytes(Site::Layer(0, matrix), width)).sum::<Result<u64>>()
                 };
                 let sizes = self.widths.as_slice().iter().map(layer).collect::<Result<Vec<_>>>()?;
-                let counts = counts_within(&self.ranking, &self.widths, &sizes, self.room(limit)?);
+                let counts = counts_within(&self.ranking, &self.widths, &sizes, self.size_budget(limit)?);
                 ("--size", counts.map_err(|error| Error::from(error).of_flag("--size"))?)
             }
         };
@@ -252,12 +253,12 @@ impl Mixed<'_> {
         let of_flag = |error: qbert_quant::Error| Error::from(error).of_flag("--budget");
         let limit = Limit::new(mib);
         let granularity = self.options.granularity.unwrap_or_default();
-        let room = self.room(&limit)?;
+        let size_budget = self.size_budget(&limit)?;
         let sites: Vec<Site> = self.open_sites().collect();
         // Said before the weights are read, which may take a while.
-        room.check(self.smallest(&sites)?).map_err(of_flag)?;
+        size_budget.check(self.smallest(&sites)?).map_err(of_flag)?;
         let open = self.price(&sites, threads, watch)?;
-        let best = within(&open, &self.widths, granularity, room).map_err(of_flag)?;
+        let best = within(&open, &self.widths, granularity, size_budget).map_err(of_flag)?;
         let mut plan = self.base.clone();
         for (&site, &width) in sites.iter().zip(&best.widths) {
             plan.site_mut(site)?.bits = width;
@@ -265,7 +266,7 @@ impl Mixed<'_> {
         let uniform = self.widths.as_slice().iter().enumerate().map(|(index, width)| UniformCost {
             bits: width.number(),
             predicted_cost: open.iter().map(|site| site.choices[index].cost).sum(),
-            file_bytes: room.fixed + open.iter().map(|site| site.choices[index].bytes).sum::<u64>(),
+            file_bytes: size_budget.fixed + open.iter().map(|site| site.choices[index].bytes).sum::<u64>(),
         });
         let cost = Cost { granularity, predicted_cost: best.cost, uniform: uniform.collect() };
         let sensitive = Sensitive { limit: Some(limit), cost: Some(cost), ..self.origin(By::Budget) };

@@ -1,6 +1,7 @@
 //! Bits for every part of the model: `plan.toml`, as `qbert plan` writes it. A plan that somebody edited stays.
 
 use qbert_model::atomic;
+use qbert_model::sizes::file_size;
 use qbert_train::sensitivity::FILE as SENSITIVITY;
 use serde_json::{Value, json};
 
@@ -67,6 +68,6 @@ fn make(context: &mut Context<'_>) -> Result<String> {
     let mut progress = |done, total| watch.progress(done, total, "matrices tried");
     let made = planning::make(&wishes, &Model { directory: &directory, shape: &shape }, threads, &mut progress)?;
     // A plan that does not fit is refused here, where its making is at hand.
-    shape.file_size(&made.plan)?;
+    file_size(&shape, &made.plan)?;
     Ok(made.to_toml())
 }

@@ -6,7 +6,7 @@
 //! one model, not to predict a metric.
 
 use super::knapsack::{Choice, solve};
-use super::{Room, Widths};
+use super::{SizeBudget, Widths};
 use crate::bits::Precision;
 use crate::error::Error;
 use crate::nearest::nearest;
@@ -99,13 +99,13 @@ impl OpenSite {
 pub struct Allocation {
     /// The width of each site, in the order given.
     pub widths: Vec<Precision>,
-    /// The bytes of all sites together with [`Room::fixed`].
+    /// The bytes of all sites together with [`SizeBudget::fixed`].
     pub bytes: u64,
     /// The least possible sum of costs.
     pub cost: f64,
 }
 
-/// Chooses a width for every site such that the sum of costs is the least possible within `room`.
+/// Chooses a width for every site such that the sum of costs is the least possible within `budget`.
 ///
 /// Of allocations that cost the same the smallest is taken, and of those the one with the lower width for the last
 /// site, then for the last but one, and so on.
@@ -113,7 +113,12 @@ pub struct Allocation {
 /// # Errors
 /// [`Error::AtSite`] with [`Error::Length`] when a site has not one choice for each width, or with [`Error::Cost`] when
 /// a cost is negative or not finite; otherwise as [`solve`].
-pub fn within(sites: &[OpenSite], widths: &Widths, granularity: Granularity, room: Room) -> Result<Allocation, Error> {
+pub fn within(
+    sites: &[OpenSite],
+    widths: &Widths,
+    granularity: Granularity,
+    budget: SizeBudget,
+) -> Result<Allocation, Error> {
     let count = widths.as_slice().len();
     for site in sites {
         let at = |source: Error| Error::AtSite { site: site.site(), source: Box::new(source) };
@@ -139,11 +144,11 @@ pub fn within(sites: &[OpenSite], widths: &Widths, granularity: Granularity, roo
         }
         item_of.push(item);
     }
-    let solution = solve(&items, room)?;
+    let solution = solve(&items, budget)?;
     let width = |item: usize| widths.as_slice()[solution.choices[item]];
     Ok(Allocation {
         widths: item_of.into_iter().map(width).collect(),
-        bytes: solution.bytes.saturating_add(room.fixed),
+        bytes: solution.bytes.saturating_add(budget.fixed),
         cost: solution.cost,
     })
 }

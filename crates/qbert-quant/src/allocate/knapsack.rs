@@ -9,7 +9,7 @@
 //! Exact means: of all combinations, up to rounding in the sums of costs. For problems far larger than the sites of
 //! a model use an approximation; this one refuses when its memory would grow beyond [`MOST_STATES`].
 
-use super::Room;
+use super::SizeBudget;
 use crate::error::Error;
 
 /// The most combinations remembered over all items, 8 bytes each.
@@ -29,28 +29,28 @@ pub struct Choice {
 pub struct Solution {
     /// The index of the choice taken for each item.
     pub choices: Vec<usize>,
-    /// The bytes of all items together, without [`Room::fixed`].
+    /// The bytes of all items together, without [`SizeBudget::fixed`].
     pub bytes: u64,
     /// The sum of all costs, in the order of the items.
     pub cost: f64,
 }
 
-/// Finds the combination of least cost within `room`. Of several that cost the same the one with the fewest bytes;
+/// Finds the combination of least cost within `budget`. Of several that cost the same the one with the fewest bytes;
 /// of those the one whose last item has the lower index, then the last but one, and so on.
 ///
 /// # Errors
-/// [`Error::NoRoom`] with the smallest possible size; [`Error::Choice`] for an item with no choices or with a cost
+/// [`Error::OverBudget`] with the smallest possible size; [`Error::Choice`] for an item with no choices or with a cost
 /// that is negative or not finite; [`Error::TooManyStates`] when exactness would take too much memory.
-pub fn solve(items: &[Vec<Choice>], room: Room) -> Result<Solution, Error> {
-    solve_within(items, room, MOST_STATES)
+pub fn solve(items: &[Vec<Choice>], budget: SizeBudget) -> Result<Solution, Error> {
+    solve_within(items, budget, MOST_STATES)
 }
 
-fn solve_within(items: &[Vec<Choice>], room: Room, most_states: usize) -> Result<Solution, Error> {
+fn solve_within(items: &[Vec<Choice>], budget: SizeBudget, most_states: usize) -> Result<Solution, Error> {
     check(items)?;
     let smallest = |item: &Vec<Choice>| item.iter().map(|choice| choice.bytes).min().unwrap_or(0);
-    room.check(items.iter().map(smallest).fold(0, u64::saturating_add))?;
+    budget.check(items.iter().map(smallest).fold(0, u64::saturating_add))?;
     // Below the largest number, so that a sum that would overflow is always too large.
-    let limit = (room.limit - room.fixed).min(u64::MAX - 1);
+    let limit = (budget.limit - budget.fixed).min(u64::MAX - 1);
     let bounds = Bounds::new(items, limit);
     let mut frontier = vec![Point { bytes: 0, cost: 0.0 }];
     let mut steps: Vec<Vec<Step>> = Vec::with_capacity(items.len());
@@ -284,9 +284,9 @@ mod tests {
         // Costs and sizes as powers of two: no combination dominates another, and the bound cannot tell.
         let items: Vec<Vec<Choice>> =
             (0..12).map(|i| vec![choice(0, f64::from(1 << i)), choice(1 << i, 0.0)]).collect();
-        let room = Room { limit: 2000, fixed: 0 };
-        let found = solve_within(&items, room, MOST_STATES).unwrap();
+        let budget = SizeBudget { limit: 2000, fixed: 0 };
+        let found = solve_within(&items, budget, MOST_STATES).unwrap();
         assert_eq!((found.bytes, found.cost), (2000, 2095.0));
-        assert_eq!(solve_within(&items, room, 1000), Err(Error::TooManyStates { most: 1000 }));
+        assert_eq!(solve_within(&items, budget, 1000), Err(Error::TooManyStates { most: 1000 }));
     }
 }

@@ -14,7 +14,7 @@ use std::ops::Range as Span;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// More layers than any model has; keeps a slip of the finger from taking all memory.
+/// More layers than any model has; keeps a typing error from taking all memory.
 const MOST_LAYERS: usize = 10_000;
 
 type Value<'text> = Spanned<DeValue<'text>>;

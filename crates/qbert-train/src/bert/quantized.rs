@@ -98,7 +98,7 @@ impl WeightCodes {
         self.layers.get(layer)?[matrix as usize].as_ref()
     }
 
-    /// Room for the codes of a matrix; what is in it is whoever's that fills it.
+    /// SizeBudget for the codes of a matrix; what is in it is whoever's that fills it.
     pub(crate) fn room(&mut self, layer: usize, matrix: Matrix) -> &mut Option<WideWeights> {
         if self.layers.len() <= layer {
             self.layers.resize_with(layer + 1, Default::default);
