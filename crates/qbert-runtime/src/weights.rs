@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use qbert_kernels::int::{EmbeddingTable, LinearParams, Quantizer};
 use qbert_kernels::{Compute, LayerNorm};
 use qbert_model::packed::{LayerActivations, PackedGroups, PackedModel, PackedSite};
+use qbert_model::{Module, Role};
 use qbert_quant::{ActivationParams, Embedding, Matrix, Site};
 
 use crate::error::{Error, Result};
@@ -139,8 +140,8 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    fn new(model: &PackedModel, prefix: &str) -> Result<Self> {
-        Ok(Self { gamma: float(model, &format!("{prefix}.weight"))?, beta: float(model, &format!("{prefix}.bias"))? })
+    fn new(model: &PackedModel, module: Module) -> Result<Self> {
+        Ok(Self { gamma: float(model, module.weight())?, beta: float(model, module.bias())? })
     }
 
     pub(crate) fn with(&self, epsilon: f32) -> LayerNorm<'_> {
@@ -156,13 +157,12 @@ pub(crate) struct Dense {
 }
 
 impl Dense {
-    fn new(model: &PackedModel, prefix: &str) -> Result<Option<Self>> {
-        let weight = format!("{prefix}.weight");
+    fn new(model: &PackedModel, module: Module) -> Result<Option<Self>> {
         // A classifier without labels has no head either.
-        if model.layout().get(&weight).is_none_or(|parameter| parameter.span.is_empty()) {
+        if model.layout().role(module.weight()).is_none_or(|parameter| parameter.span.is_empty()) {
             return Ok(None);
         }
-        Ok(Some(Self { weight: float(model, &weight)?, bias: float(model, &format!("{prefix}.bias"))? }))
+        Ok(Some(Self { weight: float(model, module.weight())?, bias: float(model, module.bias())? }))
     }
 }
 
@@ -175,13 +175,12 @@ impl Weights {
         let word = Site::Embedding(Embedding::Word);
         let embedding: [Table; 3] = embedding.try_into().map_err(|_| missing(model, word))?;
         let layers = (0..model.config().layers).map(|layer| Layer::new(model, compute, layer));
-        let head = if model.head() == qbert_model::Head::QuestionAnswering { "qa_outputs" } else { "classifier" };
         Ok(Self {
             embedding,
-            embedding_norm: Norm::new(model, "embeddings.LayerNorm")?,
+            embedding_norm: Norm::new(model, Module::EmbeddingNorm)?,
             layers: layers.collect::<Result<_>>()?,
-            pooler: Dense::new(model, "pooler.dense")?,
-            head: Dense::new(model, head)?,
+            pooler: Dense::new(model, Module::Pooler)?,
+            head: Dense::new(model, Module::Head)?,
         })
     }
 }
@@ -190,14 +189,13 @@ impl Layer {
     fn new(model: &PackedModel, compute: &Compute, layer: usize) -> Result<Self> {
         let quantizers = model.activations().and_then(|all| all.get(layer)).map(Quantizers::from);
         let linear = |matrix| Linear::new(model, compute, Site::Layer(layer, matrix), quantizers.is_some());
-        let norm = |part: &str| Norm::new(model, &format!("encoder.layer.{layer}.{part}.LayerNorm"));
         Ok(Self {
             attention: [linear(Matrix::Query)?, linear(Matrix::Key)?, linear(Matrix::Value)?],
             attention_output: linear(Matrix::AttentionOutput)?,
             intermediate: linear(Matrix::Intermediate)?,
             output: linear(Matrix::Output)?,
-            attention_norm: norm("attention.output")?,
-            output_norm: norm("output")?,
+            attention_norm: Norm::new(model, Module::AttentionNorm(layer))?,
+            output_norm: Norm::new(model, Module::OutputNorm(layer))?,
             quantizers,
         })
     }
@@ -205,8 +203,7 @@ impl Layer {
 
 impl Linear {
     fn new(model: &PackedModel, compute: &Compute, site: Site, quantized_activations: bool) -> Result<Self> {
-        let name = qbert_model::site_tensor(site);
-        let bias = float(model, &format!("{}.bias", name.strip_suffix(".weight").unwrap_or(&name)))?;
+        let bias = float(model, Module::Site(site).bias())?;
         match model.site(site) {
             Some(PackedSite::Full(values, _)) => Ok(Self::Floats { values: keep(site, values), bias }),
             Some(PackedSite::Matrix(weights, groups)) if quantized_activations => {
@@ -242,8 +239,8 @@ fn keep(site: Site, values: Cow<'_, [f32]>) -> Floats {
     }
 }
 
-fn float(model: &PackedModel, name: &str) -> Result<Vec<f32>> {
-    let values = model.float(name).ok_or_else(|| missing(model, name))?;
+fn float(model: &PackedModel, role: Role) -> Result<Vec<f32>> {
+    let values = model.float(role).ok_or_else(|| missing(model, role))?;
     Ok(values.into_owned())
 }
 

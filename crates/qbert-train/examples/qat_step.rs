@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use qbert_kernels::Compute;
-use qbert_model::{Checkpoint, Head, Parameters};
+use qbert_model::{Checkpoint, Head, Module, Parameters};
 use qbert_quant::{GroupSpec, Plan, Precision, RangeMethod};
 use qbert_train::bert::{Activations, BackwardBuffers, Mode, zero};
 use qbert_train::optimizer::{Optimizer, OptimizerSettings};
@@ -92,8 +92,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (threads, rounds, tokens) = (number(1, 1)?, number(2, 9)?, number(3, 24)?);
     let checkpoint = Checkpoint::open(std::path::Path::new(directory))?;
     let mut weights = checkpoint.load_for(Head::SequenceClassification, 2)?.parameters;
-    if let Some(classifier) = weights.named_mut("classifier.weight") {
-        Stream::new(0, "head", 0).fill_normal(classifier, 0.02);
+    if let Some(head) = weights.role_mut(Module::Head.weight()) {
+        Stream::new(0, "head", 0).fill_normal(head, 0.02);
     }
     let bert = Bert::new(checkpoint.config(), Arc::clone(weights.layout()))?;
     let mut batch = Batch::new();

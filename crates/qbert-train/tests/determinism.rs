@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use qbert_kernels::{Compute, KERNEL_NAMES, Kernels, Threads};
-use qbert_model::{Config, Head, Layout};
+use qbert_model::{Config, Head, ParameterLayout};
 use qbert_train::bert::{Activations, BackwardBuffers, HessianPass, Mode, Point};
 use qbert_train::random::Stream;
 use qbert_train::{Batch, Bert, Targets};
@@ -41,7 +41,7 @@ impl Model {
     fn random(head: Head) -> Self {
         let config = config();
         let outputs = if head == Head::QuestionAnswering { 2 } else { LABELS };
-        let layout = Arc::new(Layout::new(&config, head, outputs, false));
+        let layout = Arc::new(ParameterLayout::new(&config, head, outputs, false));
         let mut weights = vec![0.0; layout.len()];
         for (index, parameter) in layout.parameters().iter().enumerate() {
             let values = &mut weights[parameter.span.clone()];

@@ -9,6 +9,7 @@ use qbert_kernels::MappedFile;
 use safetensors::{Dtype, SafeTensors};
 
 use crate::error::{Error, Result};
+use crate::family::Family;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -26,13 +27,14 @@ pub(crate) struct StoredTensor {
 /// The mapped weight files of one checkpoint and the tensors in them, by canonical name.
 #[derive(Debug)]
 pub(crate) struct WeightFiles {
+    family: &'static Family,
     files: Vec<(PathBuf, MappedFile)>,
     tensors: BTreeMap<String, StoredTensor>,
 }
 
 impl WeightFiles {
-    pub(crate) fn open(directory: &Path) -> Result<Self> {
-        let mut opened = Self { files: Vec::new(), tensors: BTreeMap::new() };
+    pub(crate) fn open(directory: &Path, family: &'static Family) -> Result<Self> {
+        let mut opened = Self { family, files: Vec::new(), tensors: BTreeMap::new() };
         if directory.join(SINGLE).exists() {
             opened.add(&directory.join(SINGLE), None)?;
         } else if directory.join(INDEX).exists() {
@@ -95,7 +97,8 @@ impl WeightFiles {
                 let index = index.display();
                 return Err(damaged(format!("tensor `{absent}` is not in this file, but {index} says so")));
             }
-            found.retain(|(name, _)| names.contains(name));
+            // The index lists the names of a shard in order.
+            found.retain(|(name, _)| names.binary_search(name).is_ok());
         }
         for (name, stored) in found {
             self.insert(path, &name, stored)?;
@@ -105,22 +108,12 @@ impl WeightFiles {
     }
 
     fn insert(&mut self, path: &Path, name: &str, stored: StoredTensor) -> Result<()> {
-        let canonical = canonical_name(name);
+        let canonical = self.family.canonical_name(name);
         if let Some(earlier) = self.tensors.insert(canonical.clone(), stored) {
             let (first, second) = (earlier.file_name, name.to_owned());
             return Err(Error::DuplicateTensor { path: path.to_owned(), canonical, first, second });
         }
         Ok(())
-    }
-}
-
-/// The name without the wrapper's prefix and with today's `LayerNorm` parameter names.
-pub(crate) fn canonical_name(name: &str) -> String {
-    let name = name.strip_prefix("bert.").unwrap_or(name);
-    match name.rsplit_once("LayerNorm.") {
-        Some((before, "gamma")) => format!("{before}LayerNorm.weight"),
-        Some((before, "beta")) => format!("{before}LayerNorm.bias"),
-        _ => name.to_owned(),
     }
 }
 

@@ -19,11 +19,13 @@ use qbert_kernels::MappedFile;
 use qbert_kernels::int::{EmbeddingRows, PackedWeights};
 use qbert_quant::{ActivationParams, Affine, BitWidth, Layout as MatrixLayout, Plan, Site};
 
-use crate::config::{Config, Head};
+use crate::config::Config;
 use crate::error::Result;
-use crate::layout::Layout;
+use crate::head::Head;
+use crate::layout::ParameterLayout;
+use crate::role::Role;
 
-pub use write::{PackedContents, packed_bytes, quantize_sites, write_packed};
+pub use write::{PackedContents, packed_bytes, write_packed};
 
 /// The version of the format that is written, and the only one that is read.
 pub const VERSION: u32 = 1;
@@ -152,7 +154,7 @@ pub struct PackedModel {
     path: PathBuf,
     storage: Storage,
     config: Config,
-    layout: Layout,
+    layout: ParameterLayout,
     labels: Vec<String>,
     task: String,
     plan: Plan,
@@ -160,7 +162,7 @@ pub struct PackedModel {
     tokenizer_options: Option<String>,
     tokenizer: Range<usize>,
     sites: BTreeMap<Site, StoredSite>,
-    floats: BTreeMap<String, Range<usize>>,
+    floats: BTreeMap<Role, Range<usize>>,
     activations: Option<Vec<LayerActivations>>,
     sizes: Vec<(String, usize)>,
 }
@@ -218,7 +220,7 @@ impl PackedModel {
     }
 
     /// Which tensors the model has; sites are in it under their f32 names.
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &ParameterLayout {
         &self.layout
     }
 
@@ -282,10 +284,10 @@ impl PackedModel {
         }
     }
 
-    /// The values of a tensor that is not quantized (biases, `LayerNorm`, pooler, head), by its canonical name; straight
-    /// from the file where the machine allows it.
-    pub fn float(&self, name: &str) -> Option<Cow<'_, [f32]>> {
-        self.floats.get(name).map(|bytes| self.floats_at(bytes))
+    /// The values of a tensor that is never quantized (biases, norms, pooler, head), straight from the file where the
+    /// machine allows it.
+    pub fn float(&self, role: Role) -> Option<Cow<'_, [f32]>> {
+        self.floats.get(&role).map(|bytes| self.floats_at(bytes))
     }
 
     fn floats_at(&self, bytes: &Range<usize>) -> Cow<'_, [f32]> {

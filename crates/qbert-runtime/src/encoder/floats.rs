@@ -37,7 +37,7 @@ impl Encoder {
         let before = room(result, wide);
         self.apply(&layer.intermediate, hidden, before);
         let inner = room(read, wide);
-        self.compute.gelu(before, inner);
+        self.activate(before, inner);
         let sum = room(result, rows * width);
         self.apply(&layer.output, inner, sum);
         self.add_norm(layer.output_norm.with(config.layer_norm_eps), sum, hidden);

@@ -1,6 +1,6 @@
 //! Pooler and head, in f32.
 
-use qbert_model::Head;
+use qbert_model::family::Pooling;
 
 use super::Encoder;
 use super::floats::multiply;
@@ -21,11 +21,13 @@ impl Encoder {
             }
             let pooled = room(pooled, sequences * width);
             multiply(&self.compute, &pooler.weight, &pooler.bias, first, pooled);
-            self.compute.kernels().tanh_in_place(pooled);
+            match self.model.config().family.pooling {
+                Pooling::FirstTokenTanh => self.compute.kernels().tanh_in_place(pooled),
+            }
             shape.pooled_rows = sequences;
         }
         let Some(head) = &self.weights.head else { return };
-        let per_token = self.model.head() != Head::SequenceClassification;
+        let per_token = self.model.layout().head_class().reads_every_token();
         let (score_rows, source) = if per_token { (rows, &hidden[..]) } else { (sequences, &pooled[..]) };
         let outputs = head.bias.len();
         let scores = room(logits, score_rows * outputs);

@@ -4,6 +4,7 @@ use qbert_kernels::LayerNorm;
 use qbert_kernels::int::{
     AttentionInput, Codes, LinearInput, LinearLayer, LinearOutput, NormOutput, PackedWeights, Quantizer,
 };
+use qbert_model::family::Activation;
 use qbert_model::packed::PackedSite;
 use qbert_quant::Site;
 
@@ -57,7 +58,7 @@ impl Encoder {
         let norm = layer.attention_norm.with(config.layer_norm_eps);
         let target = Some((&mut *middle, own.middle));
         self.add_and_norm(&layer.attention_output, (context, own.context), (norm, target), &mut rest);
-        self.to_gelu(&layer.intermediate, (middle, own.middle), (inner, own.inner), rest.floats);
+        self.to_activation(&layer.intermediate, (middle, own.middle), (inner, own.inner), rest.floats);
         let norm = layer.output_norm.with(config.layer_norm_eps);
         let target = next.map(|next| {
             input.resize(rows);
@@ -122,8 +123,8 @@ impl Encoder {
         }
     }
 
-    /// `target = gelu(linear(input))`, quantized.
-    fn to_gelu(
+    /// `target = activation(linear(input))`, quantized.
+    fn to_activation(
         &self,
         linear: &Linear,
         (input, by): (&Codes, Quantizer),
@@ -133,14 +134,16 @@ impl Encoder {
         match self.packed(linear) {
             Some((weights, params)) => {
                 let source = LinearInput { codes: input, quantizer: by };
-                let output = LinearOutput::Gelu(target, target_by);
+                let output = match self.model.config().activation {
+                    Activation::Gelu => LinearOutput::Gelu(target, target_by),
+                };
                 self.compute.linear(source, [LinearLayer { weights, params, output }]);
             }
             None => {
                 self.multiply_values(linear, (input, by), floats);
                 let length = target.rows() * target.cols();
                 let values = room(&mut floats.read, length);
-                self.compute.gelu(&floats.result[..length], values);
+                self.activate(&floats.result[..length], values);
                 self.compute.quantize(values, target, target_by);
             }
         }
@@ -166,6 +169,13 @@ impl Encoder {
         let read = room(read, input.rows() * input.cols());
         self.compute.dequantize(input, by, read);
         self.multiply(values, bias, read, room(result, input.rows() * bias.len()));
+    }
+
+    /// The activation between the feed-forward matrices, in f32.
+    pub(super) fn activate(&self, before: &[f32], after: &mut [f32]) {
+        match self.model.config().activation {
+            Activation::Gelu => self.compute.gelu(before, after),
+        }
     }
 
     /// `out = read · Wᵀ + b`.

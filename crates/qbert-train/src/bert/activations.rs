@@ -4,7 +4,7 @@
 //! grow, to the largest batch seen.
 
 use qbert_kernels::int::Codes;
-use qbert_model::{Config, Head};
+use qbert_model::{Config, HeadClass};
 
 use super::quantized::Quantized;
 use crate::batch::Batch;
@@ -132,7 +132,7 @@ impl Activations {
     }
 
     /// Makes room for a batch.
-    pub fn resize(&mut self, config: &Config, head: Head, outputs: usize, pooler: bool, batch: &Batch) {
+    pub fn resize(&mut self, config: &Config, head: &HeadClass, outputs: usize, pooler: bool, batch: &Batch) {
         let (tokens, hidden, wide) = (batch.tokens(), config.hidden_size, config.intermediate_size);
         let heads = Heads { count: config.heads, width: config.head_size() };
         let kept = if self.keep { config.layers } else { 1 };
@@ -153,11 +153,11 @@ impl Activations {
         }
         self.pre_activation.resize(if self.curvature { 0 } else { tokens * wide }, 0.0);
         self.scratch.resize(heads.scratch(batch), 0.0);
-        let rows = if head == Head::SequenceClassification { batch.sequences() } else { tokens };
+        let rows = if head.pooled { batch.sequences() } else { tokens };
         let pooled = if pooler { batch.sequences() * hidden } else { 0 };
         self.first_tokens.resize(pooled, 0.0);
         self.pooled.resize(pooled, 0.0);
-        self.head_input.resize(if head == Head::None { 0 } else { rows * hidden }, 0.0);
+        self.head_input.resize(if head.output.is_none() { 0 } else { rows * hidden }, 0.0);
         self.logits.resize(rows * outputs, 0.0);
     }
 }

@@ -1,14 +1,13 @@
 //! The backward pass: the forward pass read from the end, one layer's gradients in memory at a time.
 
 use qbert_kernels::{Compute, LayerNormGradients, Start};
-use qbert_model::Head;
 use qbert_quant::ActivationParams;
 
 use super::forward::linear_at;
 use super::{Activations, BackwardBuffers, Bert, LinearSpan, Mode, NormSpan, Pass, Place, SoftTargets};
 use crate::batch::Batch;
 use crate::ops::linear::{self, Linear, LinearGradients};
-use crate::ops::{attention, distill, dropout, embedding, gelu, pooler, quantize, residual_norm};
+use crate::ops::{activation, attention, distill, dropout, embedding, pooler, quantize, residual_norm};
 
 /// The gradients of a linear layer in the flat array.
 pub(super) fn linear_gradients<'a>(gradients: &'a mut [f32], span: &LinearSpan) -> LinearGradients<'a> {
@@ -130,8 +129,8 @@ impl Bert {
         if let Some(dropout) = self.dropout(mode, Place::Head) {
             dropout.apply(compute, d_head_input);
         }
-        match (&self.spans.pooler, self.layout.head()) {
-            (Some(span), Head::SequenceClassification) => {
+        match &self.spans.pooler {
+            Some(span) if self.layout.head_class().pooled => {
                 let saved = pooler::Saved { first: &activations.first_tokens, pooled: &activations.pooled };
                 let targets = (linear_gradients(gradients, span), &mut d_hidden[..]);
                 let linear = linear_at(weights, span);
@@ -165,7 +164,7 @@ impl Bert {
         linear::backward_input(compute, linear_at(weights, &spans.output), d_output, Start::ZERO, d_inner);
 
         // inner = gelu(W₁·middle + b₁)
-        gelu::backward(compute, &kept.slope, d_inner);
+        activation::backward(compute, &kept.slope, d_inner);
         let read = Read { values: &kept.middle, params: kept.quantized.as_ref().map(|notes| notes.middle) };
         let intermediate = (linear_at(weights, &spans.intermediate), linear_gradients(gradients, &spans.intermediate));
         read.backward(compute, intermediate, d_inner, (d_sum, d_dropped), d_middle);

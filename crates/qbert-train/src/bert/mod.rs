@@ -11,18 +11,18 @@ mod backward;
 mod forward;
 mod integers;
 mod quantized;
+mod spans;
 mod tangent;
-mod weights;
 
 use std::sync::Arc;
 
 use qbert_kernels::{Compute, DropoutKey};
-use qbert_model::{Config, Head, Layout};
+use qbert_model::{Config, Head, ParameterLayout};
 
 pub use activations::{Activations, BackwardBuffers, LayerActivations};
 pub use quantized::{ActivationQuantizer, ActivationTensor, Integers, Quantized, WeightCodes};
+pub use spans::{LayerSpans, LinearSpan, NormSpan, Spans};
 pub use tangent::{HessianPass, Point};
-pub use weights::{LayerSpans, LinearSpan, NormSpan, Spans};
 
 use crate::batch::{Batch, Targets};
 use crate::error::{Error, Result};
@@ -99,14 +99,14 @@ impl Place {
 #[derive(Debug, Clone)]
 pub struct Bert {
     config: Config,
-    layout: Arc<Layout>,
+    layout: Arc<ParameterLayout>,
     spans: Spans,
     outputs: usize,
 }
 
 impl Bert {
     /// The model of a configuration and a layout made for it.
-    pub fn new(config: &Config, layout: Arc<Layout>) -> Result<Self> {
+    pub fn new(config: &Config, layout: Arc<ParameterLayout>) -> Result<Self> {
         let spans = Spans::new(config, &layout)?;
         let outputs = spans.head.as_ref().map_or(0, |head| head.bias.len());
         Ok(Self { config: config.clone(), layout, spans, outputs })
@@ -118,7 +118,7 @@ impl Bert {
     }
 
     /// The layout of weights and gradients.
-    pub fn layout(&self) -> &Arc<Layout> {
+    pub fn layout(&self) -> &Arc<ParameterLayout> {
         &self.layout
     }
 
@@ -140,8 +140,7 @@ impl Bert {
         let Mode::Train { seed, step } = mode else { return None };
         let rate = match place {
             Place::Probabilities(_) => self.config.attention_dropout,
-            // transformers drops nothing before the span head.
-            Place::Head if self.layout.head() == Head::QuestionAnswering => 0.0,
+            Place::Head if !self.layout.head_class().dropout => 0.0,
             Place::Head => self.config.classifier_dropout,
             _ => self.config.hidden_dropout,
         };

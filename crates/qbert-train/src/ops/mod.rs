@@ -10,11 +10,11 @@
 //!
 //! In comments a dot marks a tangent: `ẋ` is that of `x`, and `dẋ` that of `dx`, the gradient of `x`.
 
+pub mod activation;
 pub mod attention;
 pub mod distill;
 pub mod dropout;
 pub mod embedding;
-pub mod gelu;
 pub mod linear;
 pub mod loss;
 pub mod pooler;

@@ -8,7 +8,7 @@ use super::{HessianPass, Moved, Point, dual};
 use crate::bert::backward::{linear_gradients, norm_gradients};
 use crate::bert::forward::linear_at;
 use crate::ops::attention::{self, BackwardTangent};
-use crate::ops::{gelu, linear, residual_norm};
+use crate::ops::{activation, linear, residual_norm};
 
 impl HessianPass {
     /// A layer above the one that moves: from the tangent of its output's gradient to that of its input's, in place.
@@ -25,7 +25,7 @@ impl HessianPass {
         linear::backward_input(compute, linear_at(weights, &spans.output), middle, Start::ZERO, inner);
 
         let u = dual(&kept.pre_activation, &moving.pre_activation);
-        gelu::backward_tangent(compute, u, dual(&d.inner, inner), pre_activation);
+        activation::backward_tangent(compute, bert.config.activation, u, dual(&d.inner, inner), pre_activation);
         // `middle` holds the residual's part already.
         let intermediate = linear_at(weights, &spans.intermediate);
         linear::backward_input(compute, intermediate, pre_activation, Start::ACCUMULATE, middle);
@@ -89,7 +89,7 @@ impl HessianPass {
         linear::backward_input_tangent(compute, output, turned, d_sum, Start::ZERO, inner);
 
         let u = dual(&kept.pre_activation, &moving.pre_activation);
-        gelu::backward_tangent(compute, u, dual(&d.inner, inner), pre_activation);
+        activation::backward_tangent(compute, bert.config.activation, u, dual(&d.inner, inner), pre_activation);
         let d_u = dual(&d.pre_activation, pre_activation);
         let target = linear_gradients(product, &own.intermediate);
         linear::backward_parameters_tangent(compute, dual(&kept.middle, &read.middle), d_u, target);

@@ -8,7 +8,7 @@ use crate::bert::NormSpan;
 use crate::bert::forward::linear_at;
 use crate::ops::attention::{self, ForwardTangent};
 use crate::ops::residual_norm::Direction;
-use crate::ops::{gelu, linear, residual_norm};
+use crate::ops::{activation, linear, residual_norm};
 
 pub(super) fn norm_direction<'a>(direction: &'a [f32], span: &NormSpan) -> Direction<'a> {
     Direction { gamma: &direction[span.gamma.clone()], beta: &direction[span.beta.clone()] }
@@ -43,7 +43,7 @@ impl HessianPass {
         linear::forward(compute, linear_at(direction, &own.intermediate), &kept.middle, pre_activation);
         let intermediate = linear_at(weights, &spans.intermediate);
         linear::forward_tangent(compute, intermediate, middle, Start::ACCUMULATE, pre_activation);
-        gelu::forward_tangent(compute, &kept.slope, pre_activation, inner);
+        activation::forward_tangent(compute, &kept.slope, pre_activation, inner);
 
         linear::forward(compute, linear_at(direction, &own.output), &kept.inner, output_sum);
         linear::forward_tangent(compute, linear_at(weights, &spans.output), inner, Start::ACCUMULATE, output_sum);
@@ -78,7 +78,7 @@ impl HessianPass {
 
         let intermediate = linear_at(weights, &spans.intermediate);
         linear::forward_tangent(compute, intermediate, middle, Start::ZERO, pre_activation);
-        gelu::forward_tangent(compute, &kept.slope, pre_activation, inner);
+        activation::forward_tangent(compute, &kept.slope, pre_activation, inner);
 
         output_sum.copy_from_slice(middle);
         linear::forward_tangent(compute, linear_at(weights, &spans.output), inner, Start::ACCUMULATE, output_sum);

@@ -8,7 +8,7 @@ use super::{HessianPass, Point};
 use crate::bert::LayerActivations;
 use crate::bert::forward::linear_at;
 use crate::ops::loss::Loss;
-use crate::ops::{attention, gelu, linear, residual_norm};
+use crate::ops::{activation, attention, linear, residual_norm};
 
 impl HessianPass {
     /// From the logits of the forward pass down to the lowest layer.
@@ -48,7 +48,7 @@ fn layer_gradients(
 
     // inner = gelu(W₁·middle + b₁)
     d.pre_activation.copy_from_slice(&d.inner);
-    gelu::backward(compute, &kept.slope, &mut d.pre_activation);
+    activation::backward(compute, &kept.slope, &mut d.pre_activation);
     d.middle.copy_from_slice(&d.output_sum);
     let intermediate = linear_at(weights, &spans.intermediate);
     linear::backward_input(compute, intermediate, &d.pre_activation, Start::ACCUMULATE, &mut d.middle);

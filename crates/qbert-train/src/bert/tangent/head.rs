@@ -1,7 +1,6 @@
 //! Pooler and head: their gradients, and the turning point of a tangent, where it has reached the loss and goes back.
 
 use qbert_kernels::Start;
-use qbert_model::Head as HeadKind;
 
 use super::buffers::Head;
 use super::{HessianPass, Point, dual};
@@ -12,8 +11,7 @@ use crate::ops::{linear, pooler};
 
 /// The pooler, where the head reads it.
 fn pooler_span<'a>(point: Point<'a>) -> Option<&'a LinearSpan> {
-    let pooled = point.bert.layout.head() == HeadKind::SequenceClassification;
-    point.bert.spans.pooler.as_ref().filter(|_| pooled)
+    point.bert.spans.pooler.as_ref().filter(|_| point.bert.layout.head_class().pooled)
 }
 
 impl HessianPass {

@@ -19,7 +19,7 @@ mod head;
 
 use qbert_kernels::Compute;
 
-use super::weights::LayerSpans;
+use super::spans::LayerSpans;
 use super::{Activations, Bert, Mode};
 use crate::batch::Batch;
 use crate::ops::Dual;
