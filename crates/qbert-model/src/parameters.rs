@@ -1,4 +1,4 @@
-//! The weights of one model in memory: one flat array and the layout that names its parts.
+//! The weights of one model in memory: one flat array, and the layout that divides it into tensors.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Puts a flat array under a layout.
+    /// A flat array with its layout.
     ///
     /// # Panics
     /// If the lengths differ.

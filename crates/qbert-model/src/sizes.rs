@@ -1,4 +1,4 @@
-//! From a configuration alone to the sizes of the paper's tables and of a packed file.
+//! The shape of a model, from which the sizes of the paper's tables and of a packed file are computed.
 
 use qbert_quant::{ModelShape, TransformerDimensions};
 
@@ -6,8 +6,8 @@ use crate::config::Config;
 use crate::layout::ParameterLayout;
 
 impl Config {
-    /// What matters for sizes: every site's shape, and the parameters that no plan quantizes (the embedding's
-    /// LayerNorm, and the pooler and head of `layout`, where one is given).
+    /// The shape of every site, and the number of parameters that no plan quantizes: the embedding's norm, and the pooler
+    /// and head of `layout`, if it is given.
     pub fn shape(&self, layout: Option<&ParameterLayout>) -> ModelShape {
         let on_top: usize = layout
             .into_iter()

@@ -8,7 +8,7 @@
 //!
 //! The residual stream is one f32 matrix that stays in place (paper, App. A: products of codes in integers, one gathered
 //! dequantization). Where a matrix is left in f32 between quantized activations, its input codes are dequantized, it is
-//! multiplied in f32 and its result quantized: slower, the same function as in training.
+//! multiplied in f32 and its result quantized. That is slower; it is the same function as in training.
 
 mod floats;
 mod head;
@@ -45,8 +45,8 @@ pub enum Scope {
     /// The same, then pooler and head.
     #[default]
     All,
-    /// Scores only: where they come from each sequence's first token (labels of texts, the pooler), the last layer leaves
-    /// out the other tokens after attention. The scores have the same bits as with [`Scope::All`].
+    /// Scores only. Where they depend on each sequence's first token alone (sequence classifiers, the pooler), the last
+    /// layer skips the other tokens after attention. The scores have the same bits as with [`Scope::All`].
     Scores,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    /// Checks everything that an index could run over, before any kernel is called.
+    /// Checks that every index is valid, before any kernel runs.
     pub(crate) fn check(&self, tokens: &Tokens<'_>) -> Result<()> {
         let problem = |problem: String| Err(Error::Tokens { problem });
         let (config, count) = (self.model.config(), tokens.ids.len());
@@ -84,7 +84,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Fills a state from tokens that were checked.
+    /// Computes a state from tokens that were checked.
     pub(crate) fn run(&self, tokens: &Tokens<'_>, scope: Scope, state: &mut State) {
         state.begin(tokens);
         let config = self.model.config();
@@ -99,12 +99,10 @@ impl Encoder {
             && !self.weights.layers.is_empty();
         let last = self.weights.layers.len().saturating_sub(1);
         for (index, layer) in self.weights.layers.iter().enumerate() {
-            let next = self.weights.layers.get(index + 1).and_then(|next| next.quantizers);
+            let next = self.weights.layers.get(index + 1).and_then(|next| next.quantizers).map(|next| next.input);
             let only_first = only_first && index == last;
             match (config.family.norm_placement, layer.quantizers) {
-                (NormPlacement::AfterResidual, Some(own)) => {
-                    self.layer_in_codes(layer, (&own, next), only_first, state)
-                }
+                (NormPlacement::AfterResidual, Some(own)) => self.layer_in_codes(layer, &own, next, only_first, state),
                 (NormPlacement::AfterResidual, None) => self.layer_in_floats(layer, only_first, state),
             }
         }

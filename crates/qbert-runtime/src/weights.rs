@@ -1,10 +1,11 @@
-//! What an encoder computes with, made once when a model is opened.
+//! The weights an encoder computes with, prepared once when a model is opened.
 //!
-//! Codes stay where they are, in the file's map. Made here are the small things kernels want beside them: a step, an
-//! offset, a code sum and a bias per neuron. A matrix that is left in f32 is used from the file as well.
+//! Codes are read from the mapped file. Prepared here is what the kernels need besides: a step, an offset, a code sum and
+//! a bias per neuron. Matrices in f32 are read from the file as well. Tensors are looked up by [`Role`], so this module
+//! serves every family.
 //!
-//! Where activations stay in f32 there is nothing to multiply codes with: quantized matrices are then widened to f32
-//! once, here, and the model takes the memory of an f32 model.
+//! Where activations stay in f32, codes cannot be multiplied in integers. Quantized matrices are then converted to f32
+//! here, once, and the model takes as much memory as one in f32.
 
 use std::borrow::Cow;
 
@@ -77,14 +78,15 @@ pub(crate) enum Linear {
 /// Where the f32 values of a site are.
 #[derive(Debug)]
 pub(crate) enum Floats {
-    /// In the file, usable as they are.
+    /// In the mapped file.
     InFile(Site),
-    /// Here.
+    /// In memory of their own.
     Own(Vec<f32>),
 }
 
 impl Floats {
-    /// The values, `[rows, cols]`; taken without copying, as was seen to when the model was opened.
+    /// The values, `[rows, cols]`, without a copy: values that cannot be read in place were copied when the model was
+    /// opened.
     pub(crate) fn get<'a>(&'a self, model: &'a PackedModel) -> Cow<'a, [f32]> {
         match self {
             Self::Own(values) => Cow::Borrowed(values),
@@ -105,7 +107,7 @@ pub(crate) enum Table {
     Floats(Floats),
 }
 
-/// An embedding table with its bytes at hand.
+/// An embedding table with its bytes.
 pub(crate) enum OpenTable<'a> {
     Codes(EmbeddingTable<'a>),
     Floats(Cow<'a, [f32]>),
@@ -211,7 +213,7 @@ impl Linear {
                 Ok(Self::Codes { site, params })
             }
             Some(PackedSite::Matrix(weights, groups)) => {
-                let values = Floats::Own(widen(compute, &weights.codes(), &groups));
+                let values = Floats::Own(to_floats(compute, &weights.codes(), &groups));
                 Ok(Self::Floats { values, bias })
             }
             _ => Err(missing(model, site)),
@@ -220,7 +222,7 @@ impl Linear {
 }
 
 /// `Δ·code + q0` of a whole matrix, two roundings, as in training.
-fn widen(compute: &Compute, codes: &[u8], groups: &PackedGroups<'_>) -> Vec<f32> {
+fn to_floats(compute: &Compute, codes: &[u8], groups: &PackedGroups<'_>) -> Vec<f32> {
     let (cols, layout, affines) = (groups.layout().cols(), groups.layout().groups(), groups.affines());
     let mut values = vec![0.0; codes.len()];
     compute.threads().for_each_chunk([&mut values], [cols], |row, [values]| {
@@ -231,7 +233,7 @@ fn widen(compute: &Compute, codes: &[u8], groups: &PackedGroups<'_>) -> Vec<f32>
     values
 }
 
-/// Where to take the values of a site from: the file, unless this machine cannot read them there.
+/// Where to read the values of a site: in the file, unless this machine cannot read them in place.
 fn keep(site: Site, values: Cow<'_, [f32]>) -> Floats {
     match values {
         Cow::Borrowed(_) => Floats::InFile(site),

@@ -16,7 +16,7 @@ use std::time::Instant;
 use qbert_kernels::Compute;
 use qbert_model::{Checkpoint, Head, Module, Parameters};
 use qbert_quant::{GroupSpec, Plan, Precision, RangeMethod};
-use qbert_train::bert::{Activations, BackwardBuffers, Mode, zero};
+use qbert_train::bert::{Activations, BackwardBuffers, Mode, Pass, zero};
 use qbert_train::optimizer::{Optimizer, OptimizerSettings};
 use qbert_train::qat::distill::Distillation;
 use qbert_train::qat::student::{QatSettings, Student};
@@ -43,7 +43,12 @@ impl Machine {
             None => {
                 bert.forward(compute, weights.values(), batch, mode, activations);
                 bert.loss(batch, activations, 1.0, buffers);
-                bert.backward(compute, weights.values(), batch, mode, activations, (buffers, gradients));
+                bert.backward(
+                    Pass { compute, weights: weights.values(), batch, mode },
+                    activations,
+                    buffers,
+                    gradients,
+                );
             }
             Some(student) => {
                 student.before_step(compute, weights.values(), (step, 1000), std::slice::from_ref(batch))?;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use qbert_kernels::{Compute, KERNEL_NAMES, Kernels, Threads};
 use qbert_model::{Config, Head, ParameterLayout};
-use qbert_train::bert::{Activations, BackwardBuffers, HessianPass, Mode, Point};
+use qbert_train::bert::{Activations, BackwardBuffers, HessianPass, Mode, Pass, Point};
 use qbert_train::random::Stream;
 use qbert_train::{Batch, Bert, Targets};
 
@@ -78,7 +78,12 @@ impl Model {
         let mut gradients = vec![0.0; self.weights.len()];
         self.bert.forward(compute, &self.weights, batch, TRAIN, activations);
         let loss = self.bert.loss(batch, activations, 1.0, buffers).mean;
-        self.bert.backward(compute, &self.weights, batch, TRAIN, activations, (buffers, &mut gradients));
+        self.bert.backward(
+            Pass { compute, weights: &self.weights, batch, mode: TRAIN },
+            activations,
+            buffers,
+            &mut gradients,
+        );
         assert!(loss.is_finite() && loss > 0.1, "a loss of {loss} shows nothing");
         Output { logits: bits(&activations.logits), loss: loss.to_bits(), gradients: bits(&gradients) }
     }

@@ -15,18 +15,18 @@ use crate::layout::{Parameter, ParameterLayout};
 use crate::parameters::Parameters;
 use crate::role::Module;
 
-/// The files a tokenizer is made from, carried along so that a written checkpoint is complete.
+/// The files of a tokenizer, kept so that a written checkpoint is complete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenizerFiles {
     files: BTreeMap<String, Vec<u8>>,
 }
 
 impl TokenizerFiles {
-    /// The names that are carried.
+    /// The names of the files that are kept.
     pub const NAMES: [&'static str; 5] =
         ["vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
 
-    /// Reads those of the files that are in `directory`.
+    /// Reads the files that are in `directory`.
     pub fn read(directory: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
         for name in Self::NAMES {
@@ -50,23 +50,23 @@ impl TokenizerFiles {
     }
 }
 
-/// Weights in memory, and what had to be left to the caller.
+/// Weights in memory, and which of them the caller must initialize.
 #[derive(Debug)]
 pub struct Loaded {
     /// All weights; tensors named in `fresh` are zero.
     pub parameters: Parameters,
-    /// Pooler or head tensors that the checkpoint lacks: a new head for fine-tuning, to be drawn by the caller.
+    /// The names of pooler and head tensors that the checkpoint lacks: the caller initializes them for fine-tuning.
     pub fresh: Vec<String>,
 }
 
-/// What is done about pooler and head.
+/// How to load the pooler and the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OnTop {
-    /// They must be there.
+    /// Both must be in the checkpoint.
     Required,
-    /// They are taken where they are for the same kind of task and have the right shape.
+    /// The head is loaded if it is for the same kind of task and has the right shape.
     IfItFits,
-    /// The head is not taken, the pooler is.
+    /// The head is not loaded, the pooler is.
     New,
 }
 
@@ -122,7 +122,7 @@ impl Checkpoint {
         &self.tokenizer
     }
 
-    /// The head whose tensors are there.
+    /// The head whose tensors the checkpoint has.
     pub fn head(&self) -> Head {
         self.head
     }
@@ -143,14 +143,14 @@ impl Checkpoint {
         has_pooler(&self.config, &self.weights)
     }
 
-    /// The layout of this checkpoint as it is: its own head, its pooler if it has one.
+    /// The layout of this checkpoint: its own head, and its pooler if it has one.
     pub fn layout(&self) -> ParameterLayout {
-        // The heads that read every token have no use for a pooler, and transformers drops it there.
+        // Heads that read every token do not use a pooler, and transformers drops it.
         let pooler = self.has_pooler() && !self.config.family.class(self.head).reads_every_token();
         ParameterLayout::new(&self.config, self.head, self.outputs, pooler)
     }
 
-    /// Names of tensors that the layout does not use: pre-training heads, position ids.
+    /// The names, as in the files, of tensors that the layout does not use: pre-training heads, position ids.
     pub fn unused(&self, layout: &ParameterLayout) -> Vec<String> {
         let tensors = self.weights.tensors().iter();
         tensors.filter(|(name, _)| layout.get(name).is_none()).map(|(_, t)| t.file_name.clone()).collect()
@@ -173,19 +173,19 @@ impl Checkpoint {
 
     /// The weights for fine-tuning with `head` and `outputs` labels.
     ///
-    /// Pooler and head are taken where the checkpoint has them in the right shape, and named in
-    /// [`Loaded::fresh`] where it does not.
+    /// Pooler and head are loaded where the checkpoint has them in the right shape, and listed in [`Loaded::fresh`]
+    /// where it does not.
     pub fn load_for(&self, head: Head, outputs: usize) -> Result<Loaded> {
         self.fill(ParameterLayout::new(&self.config, head, outputs, false), OnTop::IfItFits)
     }
 
-    /// The same with a new head, whatever the checkpoint has: for labels that its own head is not for.
+    /// Like [`Checkpoint::load_for`], but always with a new head: for labels that the checkpoint's head was not made for.
     pub fn load_for_new_head(&self, head: Head, outputs: usize) -> Result<Loaded> {
         self.fill(ParameterLayout::new(&self.config, head, outputs, false), OnTop::New)
     }
 
     fn fill(&self, layout: ParameterLayout, on_top: OnTop) -> Result<Loaded> {
-        // Shapes first: numbers of a damaged config.json must not decide how much memory is asked for.
+        // Shapes first: a damaged config.json must not decide how much memory is allocated.
         for parameter in layout.parameters().iter().filter(|parameter| !parameter.role.is_on_top()) {
             let stored = self.weights.tensors().get(&parameter.name);
             self.check_shape(parameter, stored.ok_or_else(|| self.missing(parameter, &layout))?)?;
@@ -196,7 +196,7 @@ impl Checkpoint {
         for parameter in layout.parameters() {
             let stored = self.weights.tensors().get(&parameter.name);
             let of_head = parameter.role.module == Module::Head;
-            // A head for other labels or another task says nothing about this one.
+            // A head for other labels or another task is of no use here.
             let fits = |stored: &StoredTensor| self.head == layout.head() && stored.shape == parameter.shape;
             let stored = stored.filter(|stored| match on_top {
                 OnTop::IfItFits if of_head => fits(stored),
@@ -212,7 +212,7 @@ impl Checkpoint {
         Ok(Loaded { parameters: Parameters::new(Arc::new(layout), values), fresh })
     }
 
-    /// A tensor that nothing else claims may be the missing one under a misspelt name.
+    /// Suggests an unused tensor with a similar name: it may be the missing one, misspelled.
     fn missing(&self, parameter: &Parameter, layout: &ParameterLayout) -> Error {
         Error::MissingTensor {
             path: self.weights.first_path().to_owned(),

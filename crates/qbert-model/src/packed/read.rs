@@ -1,4 +1,4 @@
-//! Reading a packed model: everything is checked here, once, against the configuration and the plan.
+//! Reading a packed model: everything is checked once, against the configuration and the plan.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::head::Head;
 use crate::layout::{Parameter, ParameterLayout};
 use crate::role::Module;
 
-/// The frame and its checksums, as errors of this crate.
+/// Checks the frame, its checksums and the version.
 pub(super) fn check_frame(path: &Path, bytes: &[u8]) -> Result<Header> {
     if bytes.starts_with(b"version https://git-lfs") {
         return Err(Error::LfsPointer { path: path.to_owned() });
@@ -89,7 +89,7 @@ pub(super) fn read(path: &Path, storage: Storage) -> Result<PackedModel> {
     })
 }
 
-/// The tensors of a file that nobody has asked for yet.
+/// The parts of a file that are not yet read.
 struct Reader<'a> {
     path: &'a Path,
     bytes: &'a [u8],
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
         serde_json::from_str(self.text("provenance")?).map_err(|error| self.damaged(format!("`provenance`: {error}")))
     }
 
-    /// The model's tensors, from the configuration and from what is there.
+    /// The layout, from the configuration and the tensors in the file.
     fn layout(&self, config: &Config) -> Result<ParameterLayout> {
         let head =
             config.declared_head.ok_or_else(|| self.damaged("`architectures` names no known head".to_owned()))?;

@@ -1,4 +1,4 @@
-//! Writing a packed model, whole or not at all.
+//! Writing a packed model, atomically.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -21,7 +21,7 @@ use crate::role::Module;
 pub struct PackedContents<'a> {
     /// The model's numbers.
     pub config: &'a Config,
-    /// All weights with their head. Taken from it: what is not quantized, and sites that the plan leaves in f32.
+    /// All weights with their head. Used for tensors that are never quantized and sites that the plan leaves in f32.
     pub parameters: &'a Parameters,
     /// A classifier's labels, in the order of its outputs; empty for other heads.
     pub labels: &'a [String],
@@ -33,13 +33,13 @@ pub struct PackedContents<'a> {
     pub sites: &'a BTreeMap<Site, QuantizedMatrix>,
     /// One entry per encoder layer; `None` where the plan leaves activations in f32.
     pub activations: Option<&'a [LayerActivations]>,
-    /// How text is cut into pieces.
+    /// The tokenizer.
     pub tokenizer: PackedTokenizer<'a>,
     /// Where the model comes from, for people and for reports.
     pub provenance: &'a BTreeMap<String, String>,
 }
 
-/// Writes a packed model; an old file stays until the new one is complete and on the disk. Returns its bytes.
+/// Writes a packed model and returns its size in bytes. An old file stays until the new one is complete and on disk.
 ///
 /// # Errors
 /// When the contents do not fit together, or the file cannot be written.
@@ -55,7 +55,7 @@ pub fn write_packed(path: &Path, contents: &PackedContents<'_>) -> Result<u64> {
     Ok(length)
 }
 
-/// The bytes of a packed model in memory; `name` stands for it in errors.
+/// The bytes of a packed model in memory; errors call it `name`.
 ///
 /// # Errors
 /// When the contents do not fit together.
@@ -84,7 +84,7 @@ impl Write for Counted<'_> {
     }
 }
 
-/// Metadata and tensors in the order of the file: what needs alignment first, what has any length last.
+/// Metadata and tensors in the order of the file: aligned parts first, parts of arbitrary length last.
 fn collect(path: &Path, contents: &PackedContents<'_>) -> Result<(BTreeMap<String, String>, Vec<NewTensor>)> {
     let PackedContents { config, parameters, labels, plan, activations, .. } = *contents;
     plan.check_layers(config.layers)?;
@@ -124,7 +124,7 @@ fn collect(path: &Path, contents: &PackedContents<'_>) -> Result<(BTreeMap<Strin
     Ok((metadata(contents, &config.to_json(layout.head(), labels).to_string()), tensors))
 }
 
-/// Whether there is an entry for every layer if, and only if, the plan quantizes activations.
+/// Checks that there is an entry for every layer if the plan quantizes activations, and none otherwise.
 fn check_activations(
     config: &Config,
     plan: &Plan,
@@ -158,7 +158,7 @@ fn metadata(contents: &PackedContents<'_>, config: &str) -> BTreeMap<String, Str
     metadata
 }
 
-/// Whether a matrix is what the plan says, in the model's shape.
+/// Checks that a matrix has the model's shape and is quantized as planned.
 fn check_matrix(
     parameter: &Parameter,
     plan: &Plan,

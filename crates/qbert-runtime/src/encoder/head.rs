@@ -15,7 +15,7 @@ impl Encoder {
         if let Some(pooler) = &self.weights.pooler {
             let first = room(first_tokens, sequences * width);
             for (sequence, first) in first.chunks_exact_mut(width).enumerate() {
-                // Where only first tokens were computed, they are all there is.
+                // Where only first tokens were computed, there is one row per sequence.
                 let row = if rows == sequences { sequence } else { offsets[sequence] };
                 first.copy_from_slice(&hidden[row * width..(row + 1) * width]);
             }

@@ -1,13 +1,13 @@
 //! The forward pass.
 
 use qbert_kernels::{Compute, LayerNorm};
-use qbert_model::family::{NormPlacement, Pooling, Positions};
+use qbert_model::family::{NormPlacement, Positions};
 
 use super::integers::LayerIntegers;
 use super::{Activations, Bert, Integers, LayerActivations, LinearSpan, Mode, NormSpan, Pass, Place};
 use crate::batch::Batch;
 use crate::ops::linear::{self, Linear};
-use crate::ops::{activation, attention, embedding, pooler, residual_norm};
+use crate::ops::{activation, attention, embedding, residual_norm};
 
 /// The weights of a linear layer in the flat array.
 pub(super) fn linear_at<'a>(weights: &'a [f32], span: &LinearSpan) -> Linear<'a> {
@@ -35,8 +35,8 @@ impl Bert {
         self.forward_with(Pass { compute, weights, batch, mode }, None, activations);
     }
 
-    /// The same with quantized activations where the integers of the weights are given. [`Bert::backward`] after it knows
-    /// that they were.
+    /// [`Bert::forward`] with quantized activations where `integers` are given; [`Bert::backward`] then takes that into
+    /// account.
     ///
     /// # Panics
     /// As [`Bert::forward`].
@@ -131,7 +131,7 @@ impl Bert {
         activation::forward(compute, self.config.activation, pre_activation, inner, slope_target);
         let linear = linear_at(weights, &spans.output);
         match &mut integers {
-            Some(integers) => integers.output((inner, slope), linear, &mut saved_output.sum),
+            Some(integers) => integers.output(inner, slope, linear, &mut saved_output.sum),
             None => linear::forward(compute, linear, inner, &mut saved_output.sum),
         }
         let norm = self.norm_at(weights, &spans.output_norm);
@@ -152,11 +152,8 @@ impl Bert {
         let last = activations.hidden_index(self.config.layers);
         let Activations { hidden, first_tokens, pooled, head_input, logits, .. } = activations;
         let encoded = &hidden[last];
-        if let Some(span) = &self.spans.pooler {
-            let linear = linear_at(weights, span);
-            match self.config.family.pooling {
-                Pooling::FirstTokenTanh => pooler::forward(compute, linear, batch, encoded, first_tokens, pooled),
-            }
+        if let Some(pooler) = self.pooler(compute, weights, batch) {
+            pooler.forward(encoded, first_tokens, pooled);
         }
         let Some(head) = &self.spans.head else { return };
         let source = if self.layout.head_class().pooled { &pooled[..] } else { &encoded[..] };

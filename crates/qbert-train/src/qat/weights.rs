@@ -303,7 +303,7 @@ impl WeightQuantizer {
         for own in &self.sites {
             let Site::Layer(layer, matrix) = own.site else { continue };
             let (neurons, inputs) = (own.layout.rows(), own.layout.cols());
-            let room = codes.room(layer, matrix);
+            let room = codes.slot(layer, matrix);
             let target = match room {
                 Some(target) => target,
                 None => {

@@ -10,12 +10,12 @@ use crate::ops::attention::{self, ForwardTangent};
 use crate::ops::residual_norm::Direction;
 use crate::ops::{activation, linear, residual_norm};
 
-pub(super) fn norm_direction<'a>(direction: &'a [f32], span: &NormSpan) -> Direction<'a> {
+fn norm_direction<'a>(direction: &'a [f32], span: &NormSpan) -> Direction<'a> {
     Direction { gamma: &direction[span.gamma.clone()], beta: &direction[span.beta.clone()] }
 }
 
 impl HessianPass {
-    /// The layer that moves: its input stands still, every parameter has a direction.
+    /// The layer that moves: its input is fixed, every parameter has a direction.
     pub(super) fn own_forward(&mut self, point: Point<'_>, moved: &Moved<'_>) {
         let Point { bert, compute, weights, batch } = point;
         let Moved { layer, spans: own, direction, .. } = moved;
@@ -53,7 +53,7 @@ impl HessianPass {
         residual_norm::forward_tangent(compute, gamma, norm, &kept.output, output_sum, &mut self.hidden);
     }
 
-    /// A layer above: its input moves, its parameters stand still.
+    /// A layer above: its input moves, its parameters are fixed.
     pub(super) fn passing_forward(&mut self, point: Point<'_>, layer: usize) {
         let Point { bert, compute, weights, batch } = point;
         let spans = &bert.spans.layers[layer];
