@@ -55,8 +55,9 @@ impl Report {
         let size = |name: &str| model.sizes().iter().find(|(own, _)| own == name).map_or(0, |(_, bytes)| *bytes);
         let mut sites = Vec::new();
         for tensor in config.shape(None).tensors {
-            let (site, full) = (tensor.site, qbert_model::site_tensor(tensor.site));
-            let bytes = size(&format!("{site}.codes")) + size(&format!("{site}.groups")) + size(&full);
+            let site = tensor.site;
+            let full = model.layout().site(site).map_or(0, |parameter| size(&parameter.name));
+            let bytes = size(&format!("{site}.codes")) + size(&format!("{site}.groups")) + full;
             sites.push(SiteReport { site, plan: *plan.site(site)?, rows: tensor.rows, cols: tensor.cols, bytes });
         }
         let tokenizer_bytes = size("vocabulary") + size("tokenizer");

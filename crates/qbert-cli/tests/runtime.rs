@@ -9,7 +9,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use qbert_kernels::{Compute, Kernels, Threads};
-use qbert_model::{Checkpoint, Config, Head, Layout, PackedModel, Parameters, TokenizerFiles, write_checkpoint};
+use qbert_model::family::BERT;
+use qbert_model::{
+    Checkpoint, Config, Head, PackedModel, ParameterLayout, Parameters, TokenizerFiles, write_checkpoint,
+};
 use qbert_pipeline::packing::Packing;
 use qbert_quant::{ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, RangeMethod, Site, SitePlan};
 use qbert_runtime::{Scope, Session, Tokens};
@@ -63,11 +66,11 @@ fn random_checkpoint(directory: &Path, head: Head) {
         r#"{{"architectures": ["{}"], "model_type": "bert", "vocab_size": {VOCABULARY}, "hidden_size": 40,
             "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 72,
             "max_position_embeddings": 80, "type_vocab_size": 2, "id2label": {{"0": "O", "1": "B-X", "2": "I-X"}}}}"#,
-        head.architecture()
+        BERT.class(head).architecture
     );
     let config = Config::parse(text.as_bytes(), Path::new("config.json")).unwrap();
     let labels = if head == Head::QuestionAnswering { Vec::new() } else { config.labels.clone() };
-    let layout = Layout::new(&config, head, if labels.is_empty() { 2 } else { 3 }, false);
+    let layout = ParameterLayout::new(&config, head, if labels.is_empty() { 2 } else { 3 }, false);
     let mut parameters = Parameters::zeros(layout.clone().into());
     Stream::new(3, "test", 0).fill_normal(parameters.values_mut(), 0.15);
     for parameter in layout.parameters().iter().filter(|parameter| parameter.name.contains("LayerNorm.weight")) {

@@ -1,8 +1,9 @@
-//! Files and directories that appear whole or not at all.
+//! Atomic writes: a file or directory is replaced completely or not at all.
 //!
-//! Everything qbert writes goes through here: content is built beside its target under a hidden temporary name,
-//! flushed to the disk, and renamed over the target. A crash, a full disk or a `kill -9` leaves what was there. Links are
-//! followed, and what is no file (a pipe, `/dev/stdout`) is written into as it is: renaming would destroy it.
+//! Everything qbert writes goes through here. Content is written beside its target under a hidden temporary name,
+//! flushed to disk, and renamed over the target. After a crash, a full disk or a `kill -9`, the old content is still
+//! there. Symbolic links are followed. Anything that is not a regular file (a pipe, `/dev/stdout`) is written to directly,
+//! because renaming would replace it.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -14,7 +15,7 @@ use crate::error::{Error, Result};
 const PREFIX: &str = ".qbert-";
 const SUFFIX: &str = ".tmp";
 
-/// Writes a file through `fill`; the old content stays until the new one is complete and on the disk.
+/// Writes a file through `fill`. The old content stays until the new content is complete and on disk.
 pub fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     check_file(path)?;
     if is_special(path) {
@@ -34,7 +35,7 @@ pub fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Res
     sync_directory(&parent)
 }
 
-/// Writes a safetensors file; the old one stays until the new one is complete and on the disk.
+/// Writes a safetensors file. The old one stays until the new one is complete and on disk.
 pub fn write_tensors<N: AsRef<str> + Ord + std::fmt::Display, V: safetensors::View>(
     path: &Path,
     tensors: impl IntoIterator<Item = (N, V)>,
@@ -48,7 +49,7 @@ pub fn write_tensors<N: AsRef<str> + Ord + std::fmt::Display, V: safetensors::Vi
     let path = &followed(path);
     let parent = parent_of(path);
     std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create the directory"))?;
-    // safetensors makes a temporary file of its own beside its target: inside a directory of ours it is no litter.
+    // safetensors creates a temporary file of its own beside its target. In our temporary directory it is cleaned up.
     let temporary = directory_builder().tempdir_in(&parent).map_err(Error::io(path, "create a directory beside it"))?;
     let complete = temporary.path().join("tensors");
     safetensors::serialize_to_file(tensors, Some(metadata), &complete).map_err(|error| match error {
@@ -64,10 +65,10 @@ pub fn write_tensors<N: AsRef<str> + Ord + std::fmt::Display, V: safetensors::Vi
     sync_directory(&parent)
 }
 
-/// Refuses a path where no file can be put; to be said before any work is done for its content.
+/// Refuses a path where no file can be written. Call it before computing the content.
 ///
 /// # Errors
-/// [`Error::Target`] for a directory, and where the way to the file leads through a file.
+/// [`Error::Target`] for a directory, and for a path that leads through a file.
 pub fn check_file(path: &Path) -> Result<()> {
     let refused = |problem: String| Err(Error::Target { path: path.to_owned(), problem });
     if path.is_dir() {
@@ -80,27 +81,27 @@ pub fn check_file(path: &Path) -> Result<()> {
     }
 }
 
-/// Whether something is there that is neither a file nor a directory.
+/// Whether the path is something else than a file or a directory: a pipe, a device.
 fn is_special(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
-/// Where a chain of links ends, whether there is a file or not.
+/// The end of a chain of symbolic links, whether or not a file is there.
 fn followed(path: &Path) -> PathBuf {
-    /// As many as Linux follows.
-    const MOST: usize = 40;
+    /// The limit of Linux.
+    const MOST_LINKS: usize = 40;
     let mut path = path.to_owned();
-    for _ in 0..MOST {
+    for _ in 0..MOST_LINKS {
         let Ok(next) = std::fs::read_link(&path) else { break };
         path = parent_of(&path).join(next);
     }
     path
 }
 
-/// Builds a directory through `fill` and puts it in place of `target` in one step.
+/// Fills a new directory with `fill` and replaces `target` by it in one step.
 ///
-/// An existing directory is replaced only if `may_replace` accepts the name of everything in it, so that nothing
-/// of the user's own is ever lost with it.
+/// An existing directory is replaced only if `may_replace` accepts the name of everything in it, so none of the user's
+/// own files are lost.
 pub fn write_directory(
     target: &Path,
     may_replace: impl Fn(&str) -> bool,
@@ -120,16 +121,16 @@ pub fn write_directory(
     sync_directory(temporary.path())?;
     if target.exists() {
         exchange(temporary.path(), target).map_err(Error::io(target, "put in place"))?;
-        // What is now under the temporary name is the old directory; dropping `temporary` removes it.
+        // The temporary name now refers to the old directory; dropping `temporary` removes it.
     } else {
         std::fs::rename(temporary.path(), target).map_err(Error::io(target, "put in place"))?;
-        // Nothing is left under the temporary name.
+        // The temporary directory was renamed, so there is nothing to remove.
         let _ = temporary.keep();
     }
     sync_directory(&parent)
 }
 
-/// Removes what writers that were killed left in a directory. Only for a directory that nobody else is writing to.
+/// Removes the temporary files of writers that were killed. Only for a directory that no other process writes to.
 pub fn remove_leftovers(directory: &Path) -> Result<()> {
     for path in read_directory(directory)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -177,7 +178,7 @@ fn file_builder() -> tempfile::Builder<'static, 'static> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        // Lessened by the user's umask, like any new file.
+        // The user's umask applies, as for any new file.
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
     builder
@@ -213,7 +214,7 @@ fn parent_of(path: &Path) -> PathBuf {
     }
 }
 
-/// Makes a rename durable; on systems where a directory cannot be opened for that, the rename alone has to do.
+/// Makes a rename durable, on systems that can open a directory for that.
 fn sync_directory(directory: &Path) -> Result<()> {
     if cfg!(unix) {
         File::open(directory).and_then(|d| d.sync_all()).map_err(Error::io(directory, "flush to the disk"))?;
@@ -221,7 +222,7 @@ fn sync_directory(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Swaps two directories in one step where the system can, so that no moment has neither.
+/// Swaps two directories, in one step where the system can, so that there is always one in place.
 #[cfg(target_os = "linux")]
 fn exchange(new: &Path, target: &Path) -> std::io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};

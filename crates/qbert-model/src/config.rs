@@ -1,50 +1,22 @@
-//! `config.json`: the numbers that say which BERT this is.
+//! `config.json`: which family a model belongs to, and its sizes.
 //!
-//! Only what the engine computes is accepted: the original encoder with learned absolute positions and
-//! erf-GELU. Anything else is refused by name, because running it anyway would give wrong numbers silently.
-//! Keys we do not know are kept and written back untouched.
+//! Which keys hold the numbers, and which settings are supported, is the [`Family`]'s to say. A setting that nothing
+//! here computes is refused by name, because ignoring it would silently give wrong results. Unknown keys are kept and
+//! written back untouched.
 
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
+use crate::family::{Activation, ConfigKeys, Family};
+use crate::head::Head;
 
-/// The head on top of the encoder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Head {
-    /// The bare encoder (`BertModel`), with or without a pooler.
-    None,
-    /// One label per sequence, from the pooled `[CLS]` (`BertForSequenceClassification`).
-    SequenceClassification,
-    /// One label per token (`BertForTokenClassification`).
-    TokenClassification,
-    /// Start and end scores per token (`BertForQuestionAnswering`).
-    QuestionAnswering,
-}
-
-impl Head {
-    /// The class name that `transformers` puts into `architectures`.
-    pub fn architecture(self) -> &'static str {
-        match self {
-            Self::None => "BertModel",
-            Self::SequenceClassification => "BertForSequenceClassification",
-            Self::TokenClassification => "BertForTokenClassification",
-            Self::QuestionAnswering => "BertForQuestionAnswering",
-        }
-    }
-
-    fn from_architecture(name: &str) -> Option<Self> {
-        [Self::None, Self::SequenceClassification, Self::TokenClassification, Self::QuestionAnswering]
-            .into_iter()
-            .find(|head| head.architecture() == name)
-    }
-}
-
-/// The numbers of a BERT encoder, checked.
+/// A model's family and sizes, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
+    /// What kind of encoder this is.
+    pub family: &'static Family,
     /// Rows of the word embedding.
     pub vocab_size: usize,
     /// Width of a token's vector.
@@ -59,7 +31,9 @@ pub struct Config {
     pub max_positions: usize,
     /// Rows of the token-type embedding.
     pub type_vocab_size: usize,
-    /// Added to the variance in `LayerNorm`.
+    /// The function between the two feed-forward matrices.
+    pub activation: Activation,
+    /// Added to the variance in norms.
     pub layer_norm_eps: f32,
     /// Dropout after embeddings and sublayers, in training.
     pub hidden_dropout: f32,
@@ -67,19 +41,22 @@ pub struct Config {
     pub attention_dropout: f32,
     /// Dropout before the head; `hidden_dropout` where the file names none.
     pub classifier_dropout: f32,
-    /// Standard deviation of freshly drawn weights.
+    /// Standard deviation of new weights.
     pub initializer_range: f32,
-    /// What `architectures` names, where it is one of ours.
+    /// The head that `architectures` names, where it is one of the family's.
     pub declared_head: Option<Head>,
     /// `id2label` in the order of the ids; empty where the file has none.
     pub labels: Vec<String>,
     raw: Map<String, Value>,
 }
 
-/// No BERT comes near these; a config that exceeds them is damaged, and is refused before memory is asked for.
+/// No encoder comes near these. A config that exceeds them is damaged, and is refused before any memory is allocated.
 const LARGEST_DIMENSION: usize = 1 << 24;
 const MOST_LAYERS: usize = 1 << 10;
 const MOST_PARAMETERS: u64 = 1 << 36;
+
+/// The key that names the family.
+const MODEL_TYPE: &str = "model_type";
 
 impl Config {
     /// Reads and checks `config.json` at `path`.
@@ -95,45 +72,44 @@ impl Config {
             Ok(_) => return Err(problem(path, "not a JSON object".to_owned())),
             Err(error) => return Err(problem(path, format!("not valid JSON: {error}"))),
         };
-        let keys = Keys { raw: &raw, path };
-        keys.only("model_type", &["bert"])?;
-        keys.only("position_embedding_type", &["absolute"])?;
-        keys.only("hidden_act", &["gelu", "gelu_python"])?;
-        for unsupported in ["is_decoder", "add_cross_attention"] {
-            if raw.get(unsupported) == Some(&Value::Bool(true)) {
-                return Err(problem(path, format!("`{unsupported}` is true: only encoders are supported")));
-            }
-        }
-        let hidden_dropout = keys.number("hidden_dropout_prob", 0.1)?;
+        let file = File { raw: &raw, path };
+        let family = file.family()?;
+        file.check_settings(family)?;
+        let keys = &family.keys;
+        let hidden_dropout = file.number(keys.hidden_dropout.key, keys.hidden_dropout.default)?;
         let config = Self {
-            vocab_size: keys.size("vocab_size")?,
-            hidden_size: keys.size("hidden_size")?,
-            layers: keys.size("num_hidden_layers")?,
-            heads: keys.size("num_attention_heads")?,
-            intermediate_size: keys.size("intermediate_size")?,
-            max_positions: keys.size("max_position_embeddings")?,
-            type_vocab_size: keys.size_or("type_vocab_size", 2)?,
-            layer_norm_eps: keys.number("layer_norm_eps", 1e-12)?,
+            family,
+            vocab_size: file.size(keys.vocabulary)?,
+            hidden_size: file.size(keys.hidden)?,
+            layers: file.size(keys.layers)?,
+            heads: file.size(keys.heads)?,
+            intermediate_size: file.size(keys.intermediate)?,
+            max_positions: file.size(keys.positions)?,
+            type_vocab_size: file.size_or(keys.token_types.key, keys.token_types.default)?,
+            activation: file.activation(family)?,
+            layer_norm_eps: file.number(keys.norm_epsilon.key, keys.norm_epsilon.default)?,
             hidden_dropout,
-            attention_dropout: keys.number("attention_probs_dropout_prob", 0.1)?,
-            classifier_dropout: keys.number("classifier_dropout", hidden_dropout)?,
-            initializer_range: keys.number("initializer_range", 0.02)?,
-            declared_head: declared_head(&raw),
-            labels: labels(&raw, path)?,
+            attention_dropout: file.number(keys.attention_dropout.key, keys.attention_dropout.default)?,
+            classifier_dropout: file.number(keys.head_dropout, hidden_dropout)?,
+            initializer_range: file.number(keys.initializer_range.key, keys.initializer_range.default)?,
+            declared_head: file.declared_head(family),
+            labels: file.labels()?,
             raw,
         };
-        config.check(path)?;
+        config.check_sizes(keys, path)?;
+        config.check_numbers(keys, path)?;
         Ok(config)
     }
 
-    fn check(&self, path: &Path) -> Result<()> {
+    fn check_sizes(&self, keys: &ConfigKeys, path: &Path) -> Result<()> {
         if !self.hidden_size.is_multiple_of(self.heads) {
             let (hidden, heads) = (self.hidden_size, self.heads);
-            let text = format!("`hidden_size` {hidden} is not a multiple of `num_attention_heads` {heads}");
+            let text = format!("`{}` {hidden} is not a multiple of `{}` {heads}", keys.hidden, keys.heads);
             return Err(problem(path, text));
         }
         if self.layers > MOST_LAYERS {
-            return Err(problem(path, format!("`num_hidden_layers` {} is not believable", self.layers)));
+            let text = format!("`{}` is {}, which no model has; at most {MOST_LAYERS}", keys.layers, self.layers);
+            return Err(problem(path, text));
         }
         // Below the dimension limits these products fit u64, except the sum over layers of a hostile file.
         let (hidden, wide) = (self.hidden_size as u64, self.intermediate_size as u64);
@@ -141,18 +117,25 @@ impl Config {
         let rows = (self.vocab_size + self.max_positions + self.type_vocab_size) as u64;
         let total = layer.saturating_mul(self.layers as u64).saturating_add(rows * hidden);
         if total > MOST_PARAMETERS {
-            return Err(problem(path, format!("the sizes ask for {total} parameters, which is not believable")));
+            let text = format!("the sizes add up to {total} parameters; at most {MOST_PARAMETERS} are supported");
+            return Err(problem(path, text));
         }
+        Ok(())
+    }
+
+    fn check_numbers(&self, keys: &ConfigKeys, path: &Path) -> Result<()> {
         for (key, value) in [
-            ("hidden_dropout_prob", self.hidden_dropout),
-            ("attention_probs_dropout_prob", self.attention_dropout),
-            ("classifier_dropout", self.classifier_dropout),
+            (keys.hidden_dropout.key, self.hidden_dropout),
+            (keys.attention_dropout.key, self.attention_dropout),
+            (keys.head_dropout, self.classifier_dropout),
         ] {
             if !(0.0..1.0).contains(&value) {
                 return Err(problem(path, format!("`{key}` is {value}; it must be at least 0 and below 1")));
             }
         }
-        for (key, value) in [("layer_norm_eps", self.layer_norm_eps), ("initializer_range", self.initializer_range)] {
+        for (key, value) in
+            [(keys.norm_epsilon.key, self.layer_norm_eps), (keys.initializer_range.key, self.initializer_range)]
+        {
             if value <= 0.0 {
                 return Err(problem(path, format!("`{key}` is {value}; it must be above 0")));
             }
@@ -168,19 +151,19 @@ impl Config {
     /// A `config.json` for this model with another head and its labels; unknown keys are kept.
     pub fn to_json(&self, head: Head, labels: &[String]) -> Value {
         let mut raw = self.raw.clone();
-        raw.insert("architectures".into(), serde_json::json!([head.architecture()]));
-        raw.insert("model_type".into(), "bert".into());
-        // Weights are written in f32; an old entry would make transformers load them in half precision.
+        raw.insert("architectures".into(), serde_json::json!([self.family.class(head).architecture]));
+        raw.insert(MODEL_TYPE.into(), self.family.model_type.into());
+        // Weights are written in f32; with an old entry, transformers would load them in half precision.
         for key in ["torch_dtype", "dtype"] {
             if raw.contains_key(key) {
                 raw.insert(key.into(), "float32".into());
             }
         }
-        // Derived from id2label by transformers, and contradicting it otherwise.
+        // transformers derives these from id2label; old entries would contradict it.
         for key in ["num_labels", "id2label", "label2id"] {
             raw.shift_remove(key);
         }
-        if matches!(head, Head::SequenceClassification | Head::TokenClassification) {
+        if head.has_labels() {
             let by_id: Map<_, _> = labels.iter().enumerate().map(|(i, l)| (i.to_string(), l.as_str().into())).collect();
             let by_label: Map<_, _> = labels.iter().enumerate().map(|(i, l)| (l.clone(), i.into())).collect();
             raw.insert("id2label".into(), Value::Object(by_id));
@@ -203,43 +186,68 @@ fn problem(path: &Path, problem: String) -> Error {
     Error::Config { path: path.to_owned(), problem }
 }
 
-fn declared_head(raw: &Map<String, Value>) -> Option<Head> {
-    let names = raw.get("architectures")?.as_array()?;
-    names.iter().filter_map(Value::as_str).find_map(Head::from_architecture)
-}
-
-/// `id2label` with ids 0..n, each once; otherwise `num_labels` numbered names; otherwise none.
-fn labels(raw: &Map<String, Value>, path: &Path) -> Result<Vec<String>> {
-    let Some(Value::Object(by_id)) = raw.get("id2label") else {
-        let count = raw.get("num_labels").and_then(Value::as_u64).unwrap_or(0);
-        if count as usize > LARGEST_DIMENSION {
-            return Err(problem(path, format!("`num_labels` {count} is not believable")));
-        }
-        return Ok((0..count).map(|i| format!("LABEL_{i}")).collect());
-    };
-    let mut labels = vec![None; by_id.len()];
-    for (id, name) in by_id {
-        let (Ok(index), Some(name)) = (id.parse::<usize>(), name.as_str()) else {
-            return Err(problem(
-                path,
-                format!("`id2label` has the entry `{id}`: {name}; ids are numbers, labels text"),
-            ));
-        };
-        match labels.get_mut(index) {
-            Some(slot @ None) => *slot = Some(name.to_owned()),
-            _ => return Err(problem(path, format!("`id2label` has {} entries but id {id}", by_id.len()))),
-        }
-    }
-    Ok(labels.into_iter().flatten().collect())
-}
-
-/// Looks keys up and names them in every complaint.
-struct Keys<'a> {
+/// A `config.json` on its way in; every complaint names the key.
+struct File<'a> {
     raw: &'a Map<String, Value>,
     path: &'a Path,
 }
 
-impl Keys<'_> {
+impl File<'_> {
+    fn family(&self) -> Result<&'static Family> {
+        self.choice(MODEL_TYPE, Family::ALL.into_iter().map(|family| (family.model_type, family)))
+    }
+
+    /// Refuses settings that the family does not have.
+    fn check_settings(&self, family: &Family) -> Result<()> {
+        for (key, accepted) in family.fixed {
+            self.choice(key, accepted.iter().map(|&value| (value, ())))?;
+        }
+        self.activation(family)?;
+        for key in family.refused {
+            if self.raw.get(*key) == Some(&Value::Bool(true)) {
+                return Err(problem(self.path, format!("`{key}` is true: only encoders are supported")));
+            }
+        }
+        Ok(())
+    }
+
+    fn activation(&self, family: &Family) -> Result<Activation> {
+        self.choice(family.keys.activation, family.activations.iter().copied())
+    }
+
+    fn declared_head(&self, family: &Family) -> Option<Head> {
+        let names = self.raw.get("architectures")?.as_array()?;
+        names.iter().filter_map(Value::as_str).find_map(|name| family.head_of_architecture(name))
+    }
+
+    /// `id2label` with ids 0..n, each once; otherwise `num_labels` numbered names; otherwise none.
+    fn labels(&self) -> Result<Vec<String>> {
+        let Some(Value::Object(by_id)) = self.raw.get("id2label") else {
+            let count = self.raw.get("num_labels").and_then(Value::as_u64).unwrap_or(0);
+            if count as usize > LARGEST_DIMENSION {
+                let text = format!("`num_labels` is {count}; at most {LARGEST_DIMENSION} are supported");
+                return Err(problem(self.path, text));
+            }
+            return Ok((0..count).map(|i| format!("LABEL_{i}")).collect());
+        };
+        let mut labels = vec![None; by_id.len()];
+        for (id, name) in by_id {
+            let (Ok(index), Some(name)) = (id.parse::<usize>(), name.as_str()) else {
+                let text = format!("`id2label` maps `{id}` to {name}; it must map numbers to strings");
+                return Err(problem(self.path, text));
+            };
+            match labels.get_mut(index) {
+                Some(slot @ None) => *slot = Some(name.to_owned()),
+                _ => {
+                    let count = by_id.len();
+                    let text = format!("`id2label` has {count} entries, but one has the id {id}");
+                    return Err(problem(self.path, text));
+                }
+            }
+        }
+        Ok(labels.into_iter().flatten().collect())
+    }
+
     fn size(&self, key: &str) -> Result<usize> {
         match self.raw.get(key) {
             None => Err(problem(self.path, format!("`{key}` is missing"))),
@@ -267,14 +275,16 @@ impl Keys<'_> {
         }
     }
 
-    /// Refuses any value but the accepted ones; a missing key means the first.
-    fn only(&self, key: &str, accepted: &[&str]) -> Result<()> {
-        match self.raw.get(key) {
-            None | Some(Value::Null) => Ok(()),
-            Some(Value::String(value)) if accepted.contains(&value.as_str()) => Ok(()),
-            Some(value) => {
-                Err(problem(self.path, format!("`{key}` is {value}; only {} is supported", accepted.join(" or "))))
-            }
-        }
+    /// What the value of a key stands for; a missing key means the first choice, and any other value is refused.
+    fn choice<T>(&self, key: &str, choices: impl Iterator<Item = (&'static str, T)> + Clone) -> Result<T> {
+        let found = match self.raw.get(key) {
+            None | Some(Value::Null) => choices.clone().next(),
+            Some(value) => choices.clone().find(|(name, _)| value.as_str() == Some(name)),
+        };
+        found.map(|(_, choice)| choice).ok_or_else(|| {
+            let value = self.raw.get(key).unwrap_or(&Value::Null);
+            let accepted: Vec<&str> = choices.map(|(name, _)| name).collect();
+            problem(self.path, format!("`{key}` is {value}; only {} is supported", accepted.join(" or ")))
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a checkpoint, said with the file and the tensor it is about.
+//! Errors of checkpoints and packed files. Each names the file, and the tensor or key, that it is about.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ pub enum Error {
         /// What was looked for.
         missing: String,
     },
-    /// Only pickled or foreign-framework weights are there.
+    /// The weights are pickled, or those of another framework.
     #[error("{}: {reason}", path.display())]
     UnsupportedWeights {
         /// The file found.
@@ -50,7 +50,7 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// A git-LFS pointer stands where the weights should be.
+    /// The file is a git-LFS pointer instead of the weights.
     #[error("{}: this is a git-LFS pointer, not the weights themselves", path.display())]
     LfsPointer {
         /// The file.
@@ -102,7 +102,7 @@ pub enum Error {
         /// That value.
         value: f32,
     },
-    /// The same tensor is there twice under two spellings.
+    /// The same tensor is stored under two names.
     #[error("{}: tensors `{first}` and `{second}` are both `{canonical}`", path.display())]
     DuplicateTensor {
         /// The weight file.
@@ -148,7 +148,7 @@ pub enum Error {
         /// The client's reason.
         reason: String,
     },
-    /// The file is something else than a packed model, or one of another version.
+    /// The file is not a packed model, or one of another version.
     #[error("{}: {problem}", path.display())]
     NotPacked {
         /// The file.
@@ -156,10 +156,10 @@ pub enum Error {
         /// What it is instead.
         problem: String,
     },
-    /// What was to be packed does not fit together.
+    /// The parts to be packed do not belong together.
     #[error("{}: cannot be packed: {problem}", path.display())]
     PackedContents {
-        /// The file that was to be written.
+        /// The file to be written.
         path: PathBuf,
         /// What does not fit.
         problem: String,
@@ -187,11 +187,11 @@ impl Error {
             Self::UnsupportedWeights { .. } => {
                 "load it once with transformers and write it with `model.save_pretrained(DIR)`: recent versions write model.safetensors"
             }
-            Self::Config { .. } => "compare it with the config.json that transformers writes for a BERT model",
+            Self::Config { .. } => "compare it with the config.json that transformers writes for such a model",
             Self::Damaged { .. } => "the file is incomplete or damaged: download or copy it again",
             Self::LfsPointer { .. } => "run `git lfs pull` in the repository it came from",
             Self::MissingTensor { .. } | Self::WrongShape { .. } => {
-                "config.json and the weights do not belong together, or this is not a BERT encoder"
+                "config.json and the weights do not belong together, or this is not an encoder of that `model_type`"
             }
             Self::WrongDtype { .. } => "weights are read as F32, F16 or BF16: convert the checkpoint to one of them",
             Self::DuplicateTensor { .. } => "remove one of the two spellings from the checkpoint",
@@ -212,7 +212,7 @@ impl Error {
         Some(hint.to_owned())
     }
 
-    /// Whether the machine failed (disk, permissions, network) rather than the input being wrong.
+    /// Whether the cause is the machine (disk, permissions, network) and not the input.
     pub fn is_environment(&self) -> bool {
         match self {
             Self::Io { source, .. } => !is_wrong_path(source),
@@ -221,7 +221,7 @@ impl Error {
         }
     }
 
-    /// A file was named where the directory of a checkpoint is needed.
+    /// The path is a file, but a checkpoint is a directory.
     pub(crate) fn file_alone(path: &Path) -> Self {
         let detail = Some("a file alone is no checkpoint: give the directory that holds it".to_owned());
         Self::NoSuchModel { name: path.display().to_string(), detail }
@@ -233,7 +233,7 @@ impl Error {
     }
 }
 
-/// Whether a path was wrong, rather than a disk or its permissions.
+/// Whether the path was wrong, as opposed to the disk or its permissions.
 pub fn is_wrong_path(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
     matches!(error.kind(), NotFound | IsADirectory | NotADirectory)

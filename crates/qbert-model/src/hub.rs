@@ -1,8 +1,8 @@
-//! Model names that are no local directory: ids of the Hugging Face hub.
+//! Models of the Hugging Face hub, by id.
 //!
-//! Downloads go through the `hf-hub` crate into the cache that every Hugging Face tool shares, so a model fetched
-//! by Python is found here and the other way round. A model that is in the cache needs no connection. Only what a
-//! checkpoint needs is fetched, the weights last: their presence means that the rest is there.
+//! Downloads go through the `hf-hub` crate into the cache that all Hugging Face tools share, so a model that Python
+//! downloaded is found here, and vice versa. A cached model needs no connection. Only the files of a checkpoint are
+//! downloaded, the weights last: if they are there, so is the rest.
 
 use std::path::{Path, PathBuf};
 
@@ -18,9 +18,9 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Where to look for a hub model; the default follows `HF_ENDPOINT`, `HF_HOME` and the stored token.
 #[derive(Debug, Clone, Default)]
 pub struct HubOptions {
-    /// Another server than the public hub.
+    /// A server other than the public hub.
     pub endpoint: Option<String>,
-    /// Another cache directory than the shared one.
+    /// A cache directory other than the shared one.
     pub cache: Option<PathBuf>,
     /// Show download progress on stderr.
     pub progress: bool,
@@ -57,14 +57,14 @@ fn parse_id(name: &str) -> Option<(&str, &str)> {
             && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
     let parts: Vec<&str> = id.split('/').collect();
-    // A mistyped path of a file should not be looked for on the hub.
+    // A mistyped file path should not be looked up on the hub.
     let is_file = [".qbert", ".safetensors", ".json", ".toml", ".bin"].iter().any(|ending| id.ends_with(ending));
     let fits = parts.len() <= 2 && parts.iter().all(|p| word(p)) && revision.split('/').all(word) && !is_file;
     fits.then_some((id, revision))
 }
 
-/// The snapshot in the cache, if its weights are complete and it has a tokenizer: other programs that share the cache
-/// may have fetched the weights alone.
+/// The snapshot in the cache, if it has complete weights and a tokenizer. Other programs that share the cache may have
+/// downloaded only the weights.
 fn cached(cache: &Cache, repo: &Repo) -> Option<PathBuf> {
     let files = cache.repo(repo.clone());
     let directory = files.get("config.json")?.parent()?.to_owned();

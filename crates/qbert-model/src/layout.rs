@@ -1,74 +1,68 @@
-//! Which tensors a BERT has, in which order, and where each lies in one flat array of f32.
+//! Which tensors a model has, in which order, and where each lies in one flat array of f32.
 //!
-//! Weights, gradients and optimizer state share one layout: a parameter is a span of a flat array, an encoder
-//! layer is one contiguous span. That makes an optimizer step one loop, a Hessian block one slice (§3.2 of the
-//! paper works on "all parameters of a layer"), and a checkpoint one copy. Names are those of `transformers`.
+//! Weights, gradients and optimizer state share one layout: a parameter is a span of a flat array, and an encoder
+//! layer is one contiguous span. An optimizer step is then one loop, a Hessian block one slice (§3.2 of the paper works
+//! on "all parameters of a layer"), and a checkpoint one copy. Parameters are found by [`Role`]; their names come from
+//! the model's [`Family`] and serve files and messages only.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use qbert_quant::{Embedding, Matrix, Site};
 
-use crate::config::{Config, Head};
+use crate::config::Config;
+use crate::family::{Family, HeadClass};
+use crate::head::Head;
+use crate::role::{Module, Role};
 
-/// One tensor: its name, its shape and its place in the flat array.
+/// One tensor: what it is for, its name, its shape and its place in the flat array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
-    /// Canonical name, without the `bert.` prefix: `encoder.layer.0.attention.self.query.weight`.
+    /// What it is for.
+    pub role: Role,
+    /// Canonical name: the family's, as in a file of the bare encoder.
     pub name: String,
     /// Dimensions, outermost first.
     pub shape: Vec<usize>,
     /// Where it lies in the flat array.
     pub span: Range<usize>,
-    /// Whether weight decay applies: to matrices and embeddings, not to biases and `LayerNorm`.
-    pub decays: bool,
-    /// Whether it belongs to the pooler or the head, which a checkpoint of another kind lacks.
-    pub on_top: bool,
 }
 
 /// The ordered parameters of one model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layout {
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParameterLayout {
     parameters: Vec<Parameter>,
     by_name: BTreeMap<String, usize>,
+    by_role: BTreeMap<Role, usize>,
     layers: Vec<Range<usize>>,
+    family: &'static Family,
     head: Head,
 }
 
-impl Layout {
+impl ParameterLayout {
     /// The parameters of `config` with `head`; `outputs` is the number of labels (2 for question answering,
-    /// 0 for the bare encoder). The pooler is part of sequence classifiers, and of bare encoders that have one.
+    /// 0 for the bare encoder). Heads that read the pooler always have one, bare encoders if `pooler` says so.
     pub fn new(config: &Config, head: Head, outputs: usize, pooler: bool) -> Self {
         let hidden = config.hidden_size;
-        let mut builder = Builder::default();
-        builder.matrix("embeddings.word_embeddings.weight", config.vocab_size, hidden);
-        builder.matrix("embeddings.position_embeddings.weight", config.max_positions, hidden);
-        builder.matrix("embeddings.token_type_embeddings.weight", config.type_vocab_size, hidden);
-        builder.layer_norm("embeddings.LayerNorm", hidden);
+        let class = config.family.class(head);
+        let mut builder = Builder { family: config.family, head, parameters: Vec::new(), end: 0 };
+        builder.embeddings(config);
         let mut layers = Vec::with_capacity(config.layers);
         for layer in 0..config.layers {
             let start = builder.end;
-            let name = |part: &str| format!("encoder.layer.{layer}.{part}");
-            builder.attention_inputs(layer, hidden);
-            builder.linear(&matrix_prefix(layer, Matrix::AttentionOutput), hidden, hidden);
-            builder.layer_norm(&name("attention.output.LayerNorm"), hidden);
-            builder.linear(&matrix_prefix(layer, Matrix::Intermediate), config.intermediate_size, hidden);
-            builder.linear(&matrix_prefix(layer, Matrix::Output), hidden, config.intermediate_size);
-            builder.layer_norm(&name("output.LayerNorm"), hidden);
+            builder.layer(layer, config);
             layers.push(start..builder.end);
         }
-        builder.on_top = true;
-        if pooler || head == Head::SequenceClassification {
-            builder.linear("pooler.dense", hidden, hidden);
+        if pooler || class.pooled {
+            builder.linear(Module::Pooler, hidden, hidden);
         }
-        match head {
-            Head::None => {}
-            Head::SequenceClassification | Head::TokenClassification => builder.linear("classifier", outputs, hidden),
-            Head::QuestionAnswering => builder.linear("qa_outputs", outputs, hidden),
+        if class.output.is_some() {
+            builder.linear(Module::Head, outputs, hidden);
         }
         let parameters = builder.parameters;
-        let by_name = parameters.iter().enumerate().map(|(i, p)| (p.name.clone(), i)).collect();
-        Self { parameters, by_name, layers, head }
+        let by_name = parameters.iter().enumerate().map(|(index, p)| (p.name.clone(), index)).collect();
+        let by_role = parameters.iter().enumerate().map(|(index, p)| (p.role, index)).collect();
+        Self { parameters, by_name, by_role, layers, family: config.family, head }
     }
 
     /// All parameters, in the order of the flat array.
@@ -76,9 +70,19 @@ impl Layout {
         &self.parameters
     }
 
-    /// The parameter of this canonical name.
+    /// The parameter of this canonical name: for files. Code that computes asks for a [role](Self::role).
     pub fn get(&self, name: &str) -> Option<&Parameter> {
-        self.by_name.get(name).map(|&i| &self.parameters[i])
+        self.by_name.get(name).map(|&index| &self.parameters[index])
+    }
+
+    /// The parameter of this role; `None` where the model has none.
+    pub fn role(&self, role: Role) -> Option<&Parameter> {
+        self.by_role.get(&role).map(|&index| &self.parameters[index])
+    }
+
+    /// The weights of a quantization site.
+    pub fn site(&self, site: Site) -> Option<&Parameter> {
+        self.role(Module::Site(site).weight())
     }
 
     /// Number of values in all parameters together.
@@ -86,102 +90,84 @@ impl Layout {
         self.parameters.last().map_or(0, |p| p.span.end)
     }
 
-    /// Whether there are no parameters; never true of a BERT.
+    /// Whether there are no parameters; never true of a model.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The spans of the encoder layers: all parameters of a layer, biases and `LayerNorm` included.
+    /// The spans of the encoder layers: all parameters of a layer, biases and norms included.
     pub fn layers(&self) -> &[Range<usize>] {
         &self.layers
     }
 
-    /// The head this layout has.
+    /// The head.
     pub fn head(&self) -> Head {
         self.head
     }
 
-    /// The weight matrix of a quantization site.
-    pub fn site(&self, site: Site) -> Option<&Parameter> {
-        self.get(&site_tensor(site))
+    /// How the family computes the head.
+    pub fn head_class(&self) -> &'static HeadClass {
+        self.family.class(self.head)
     }
 
-    /// The name `transformers` gives a parameter: with `bert.` before it where a head's class wraps the encoder.
+    /// The name that `transformers` gives a parameter in a model with this head.
     pub fn file_name(&self, parameter: &Parameter) -> String {
-        let of_head = parameter.name.starts_with("classifier.") || parameter.name.starts_with("qa_outputs.");
-        if self.head == Head::None || of_head { parameter.name.clone() } else { format!("bert.{}", parameter.name) }
+        self.family.file_name(self.head, parameter.role, &parameter.name)
     }
 }
 
-/// Canonical tensor name of the weights of a quantization site.
-pub fn site_tensor(site: Site) -> String {
-    match site {
-        Site::Embedding(Embedding::Word) => "embeddings.word_embeddings.weight".to_owned(),
-        Site::Embedding(Embedding::Position) => "embeddings.position_embeddings.weight".to_owned(),
-        Site::Embedding(Embedding::Type) => "embeddings.token_type_embeddings.weight".to_owned(),
-        Site::Layer(layer, matrix) => format!("{}.weight", matrix_prefix(layer, matrix)),
-    }
-}
-
-/// Output and input neurons of an encoder matrix.
-pub fn matrix_shape(config: &Config, matrix: Matrix) -> (usize, usize) {
-    let (hidden, wide) = (config.hidden_size, config.intermediate_size);
-    match matrix {
-        Matrix::Intermediate => (wide, hidden),
-        Matrix::Output => (hidden, wide),
-        _ => (hidden, hidden),
-    }
-}
-
-fn matrix_prefix(layer: usize, matrix: Matrix) -> String {
-    let part = match matrix {
-        Matrix::Query => "attention.self.query",
-        Matrix::Key => "attention.self.key",
-        Matrix::Value => "attention.self.value",
-        Matrix::AttentionOutput => "attention.output.dense",
-        Matrix::Intermediate => "intermediate.dense",
-        Matrix::Output => "output.dense",
-    };
-    format!("encoder.layer.{layer}.{part}")
-}
-
-#[derive(Default)]
 struct Builder {
+    family: &'static Family,
+    head: Head,
     parameters: Vec<Parameter>,
     end: usize,
-    on_top: bool,
 }
 
 impl Builder {
-    fn push(&mut self, name: String, shape: Vec<usize>, decays: bool) {
+    fn push(&mut self, role: Role, shape: Vec<usize>) {
         let start = self.end;
         self.end += shape.iter().product::<usize>();
-        self.parameters.push(Parameter { name, shape, span: start..self.end, decays, on_top: self.on_top });
+        let name = self.family.tensor_name(self.head, role);
+        self.parameters.push(Parameter { role, name, shape, span: start..self.end });
     }
 
-    fn matrix(&mut self, name: &str, rows: usize, cols: usize) {
-        self.push(name.to_owned(), vec![rows, cols], true);
+    fn linear(&mut self, module: Module, rows: usize, cols: usize) {
+        self.push(module.weight(), vec![rows, cols]);
+        self.push(module.bias(), vec![rows]);
     }
 
-    fn linear(&mut self, prefix: &str, rows: usize, cols: usize) {
-        self.matrix(&format!("{prefix}.weight"), rows, cols);
-        self.push(format!("{prefix}.bias"), vec![rows], false);
+    fn norm(&mut self, module: Module, width: usize) {
+        self.push(module.weight(), vec![width]);
+        self.push(module.bias(), vec![width]);
+    }
+
+    fn embeddings(&mut self, config: &Config) {
+        let rows = [config.vocab_size, config.max_positions, config.type_vocab_size];
+        for (table, rows) in Embedding::ALL.into_iter().zip(rows) {
+            self.push(Module::table(table).weight(), vec![rows, config.hidden_size]);
+        }
+        self.norm(Module::EmbeddingNorm, config.hidden_size);
+    }
+
+    fn layer(&mut self, layer: usize, config: &Config) {
+        let (hidden, wide) = (config.hidden_size, config.intermediate_size);
+        self.attention_inputs(layer, hidden);
+        self.linear(Module::matrix(layer, Matrix::AttentionOutput), hidden, hidden);
+        self.norm(Module::AttentionNorm(layer), hidden);
+        self.linear(Module::matrix(layer, Matrix::Intermediate), wide, hidden);
+        self.linear(Module::matrix(layer, Matrix::Output), hidden, wide);
+        self.norm(Module::OutputNorm(layer), hidden);
     }
 
     /// Query, key and value: the three matrices first, then the three biases, so that together they are one matrix
-    /// of 3·hidden rows and one bias, and the engine computes them in one product.
+    /// of 3·hidden rows and one bias, and training computes them in one product.
     fn attention_inputs(&mut self, layer: usize, hidden: usize) {
-        let inputs = [Matrix::Query, Matrix::Key, Matrix::Value].map(|matrix| matrix_prefix(layer, matrix));
-        for prefix in &inputs {
-            self.matrix(&format!("{prefix}.weight"), hidden, hidden);
+        let inputs = [Matrix::Query, Matrix::Key, Matrix::Value].map(|matrix| Module::matrix(layer, matrix));
+        for module in inputs {
+            self.push(module.weight(), vec![hidden, hidden]);
         }
-        for prefix in &inputs {
-            self.push(format!("{prefix}.bias"), vec![hidden], false);
+        for module in inputs {
+            self.push(module.bias(), vec![hidden]);
         }
-    }
-
-    fn layer_norm(&mut self, prefix: &str, width: usize) {
-        self.push(format!("{prefix}.weight"), vec![width], false);
-        self.push(format!("{prefix}.bias"), vec![width], false);
     }
 }

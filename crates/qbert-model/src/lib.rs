@@ -1,22 +1,28 @@
-//! What BERT is: its configuration, its named weights, and Hugging Face checkpoints in and out.
+//! What an encoder is: its family, its configuration, its parameters, and the files that hold them.
 //!
-//! BERT is described once, here. Quantization enters through the weight *sites* of `qbert-quant`, so there is no
-//! second model for the quantized case. This crate does no arithmetic on activations and knows no task.
+//! A [`Family`] describes a kind of encoder as data. Quantization enters through the weight *sites* of `qbert-quant`,
+//! so there is no second model for the quantized case. This crate does no arithmetic on activations and knows no task.
 
 pub mod atomic;
 mod checkpoint;
 mod config;
 mod error;
+pub mod family;
+mod head;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod layout;
 pub mod packed;
 mod parameters;
+mod role;
 pub mod sizes;
 
 pub use checkpoint::{Checkpoint, FloatTensor, Loaded, TokenizerFiles, update_checkpoint, write_checkpoint};
-pub use config::{Config, Head};
+pub use config::Config;
 pub use error::{Error, Result, is_wrong_path};
-pub use layout::{Layout, Parameter, matrix_shape, site_tensor};
+pub use family::{Family, HeadClass};
+pub use head::Head;
+pub use layout::{Parameter, ParameterLayout};
 pub use packed::PackedModel;
 pub use parameters::Parameters;
+pub use role::{Module, Role, Tensor};

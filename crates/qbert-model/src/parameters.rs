@@ -1,34 +1,37 @@
-//! The weights of one model in memory: one flat array and the layout that names its parts.
+//! The weights of one model in memory: one flat array, and the layout that divides it into tensors.
 
 use std::sync::Arc;
 
-use crate::layout::{Layout, Parameter};
+use qbert_quant::Site;
+
+use crate::layout::{Parameter, ParameterLayout};
+use crate::role::Role;
 
 /// Weights, or anything of the same shape: gradients, optimizer moments, a Hessian eigenvector.
 #[derive(Debug, Clone)]
 pub struct Parameters {
-    layout: Arc<Layout>,
+    layout: Arc<ParameterLayout>,
     values: Vec<f32>,
 }
 
 impl Parameters {
-    /// Puts a flat array under a layout.
+    /// A flat array with its layout.
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn new(layout: Arc<Layout>, values: Vec<f32>) -> Self {
+    pub fn new(layout: Arc<ParameterLayout>, values: Vec<f32>) -> Self {
         assert_eq!(layout.len(), values.len(), "a flat array of another layout");
         Self { layout, values }
     }
 
     /// All zero.
-    pub fn zeros(layout: Arc<Layout>) -> Self {
+    pub fn zeros(layout: Arc<ParameterLayout>) -> Self {
         let values = vec![0.0; layout.len()];
         Self { layout, values }
     }
 
     /// The layout.
-    pub fn layout(&self) -> &Arc<Layout> {
+    pub fn layout(&self) -> &Arc<ParameterLayout> {
         &self.layout
     }
 
@@ -47,12 +50,22 @@ impl Parameters {
         &self.values[parameter.span.clone()]
     }
 
+    /// The weights of a quantization site.
+    pub fn site(&self, site: Site) -> Option<&[f32]> {
+        self.layout.site(site).map(|parameter| self.get(parameter))
+    }
+
+    /// The values of the parameter of this role, to be changed.
+    pub fn role_mut(&mut self, role: Role) -> Option<&mut [f32]> {
+        self.layout.role(role).map(|parameter| &mut self.values[parameter.span.clone()])
+    }
+
     /// The values of the parameter of this canonical name.
     pub fn named(&self, name: &str) -> Option<&[f32]> {
         self.layout.get(name).map(|parameter| &self.values[parameter.span.clone()])
     }
 
-    /// The same, to be changed.
+    /// The values of the parameter of this canonical name, to be changed.
     pub fn named_mut(&mut self, name: &str) -> Option<&mut [f32]> {
         self.layout.get(name).map(|parameter| &mut self.values[parameter.span.clone()])
     }

@@ -10,14 +10,18 @@ use serde::Serialize;
 
 use crate::config::Config;
 use crate::error::Result;
-use crate::layout::Layout;
+use crate::layout::ParameterLayout;
 
 impl Config {
-    /// What matters for sizes: every site's shape, and the parameters that no plan quantizes (the embedding's
-    /// LayerNorm, and the pooler and head of `layout`, where one is given).
-    pub fn shape(&self, layout: Option<&Layout>) -> ModelShape {
-        let on_top: usize =
-            layout.into_iter().flat_map(Layout::parameters).filter(|p| p.on_top).map(|p| p.span.len()).sum();
+    /// The shape of every site, and the number of parameters that no plan quantizes: the embedding's norm, and the pooler
+    /// and head of `layout`, if it is given.
+    pub fn shape(&self, layout: Option<&ParameterLayout>) -> ModelShape {
+        let on_top: usize = layout
+            .into_iter()
+            .flat_map(ParameterLayout::parameters)
+            .filter(|p| p.role.is_on_top())
+            .map(|p| p.span.len())
+            .sum();
         ModelShape::transformer(&TransformerDimensions {
             vocabulary: self.vocab_size,
             positions: self.max_positions,

@@ -7,7 +7,8 @@ mod common;
 use std::path::Path;
 
 use common::{Model, value_at};
-use qbert_model::{Checkpoint, Config, Head, Layout, write_checkpoint};
+use qbert_model::family::BERT;
+use qbert_model::{Checkpoint, Config, Head, ParameterLayout, write_checkpoint};
 use safetensors::Dtype;
 
 const HEADS: [Head; 4] = [Head::None, Head::SequenceClassification, Head::TokenClassification, Head::QuestionAnswering];
@@ -69,7 +70,7 @@ fn what_is_written_reads_back_identical() {
         let json: serde_json::Value = serde_json::from_slice(&std::fs::read(out.join("config.json")).unwrap()).unwrap();
         assert_eq!(json["a_key_of_tomorrow"]["kept"][1], 2.5, "unknown keys survive");
         assert_eq!(json["torch_dtype"], "float32", "the weights are f32 now");
-        assert_eq!(json["architectures"][0], head.architecture());
+        assert_eq!(json["architectures"][0], BERT.class(head).architecture);
     }
 }
 
@@ -119,7 +120,7 @@ fn pretraining_heads_and_position_ids_are_left_out_and_named() {
 #[test]
 fn a_layer_is_one_contiguous_span_of_all_its_parameters() {
     let config = Config::parse(common::CONFIG.as_bytes(), Path::new("config.json")).unwrap();
-    let layout = Layout::new(&config, Head::SequenceClassification, 3, false);
+    let layout = ParameterLayout::new(&config, Head::SequenceClassification, 3, false);
     assert_eq!(layout.layers().len(), 2);
     for (index, span) in layout.layers().iter().enumerate() {
         let prefix = format!("encoder.layer.{index}.");
@@ -129,6 +130,6 @@ fn a_layer_is_one_contiguous_span_of_all_its_parameters() {
         }
         assert_eq!(span.len(), 4 * (8 * 8 + 8) + (8 * 12 + 12) + (12 * 8 + 8) + 4 * 8);
     }
-    let decaying = layout.parameters().iter().filter(|p| p.decays).count();
+    let decaying = layout.parameters().iter().filter(|p| p.role.decays()).count();
     assert_eq!(decaying, 3 + 2 * 6 + 2, "matrices and embeddings only");
 }

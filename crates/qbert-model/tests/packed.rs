@@ -9,13 +9,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use common::quantize_sites::quantize_sites;
 use common::{CONFIG, Model, value_at};
 use proptest::prelude::*;
-use qbert_model::packed::{
-    LayerActivations, PackedContents, PackedSite, PackedTokenizer, packed_bytes, quantize_sites, write_packed,
-};
+use qbert_model::family::BERT;
+use qbert_model::packed::{LayerActivations, PackedContents, PackedSite, PackedTokenizer, packed_bytes, write_packed};
 use qbert_model::sizes::file_size;
-use qbert_model::{Checkpoint, Config, Head, Layout, PackedModel, Parameters, site_tensor};
+use qbert_model::{Checkpoint, Config, Head, Module, PackedModel, ParameterLayout, Parameters};
 use qbert_quant::{
     ActivationParams, ActivationPlan, BitWidth, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix,
     RangeMethod, Site, SitePlan,
@@ -41,14 +41,14 @@ fn bits(bits: i64) -> Precision {
 impl Parts {
     /// Every width once, some sites in f32, groups of every kind.
     fn new(head: Head) -> Self {
-        let text = CONFIG.replace("BertForSequenceClassification", head.architecture());
+        let text = CONFIG.replace("BertForSequenceClassification", BERT.class(head).architecture);
         let config = Config::parse(text.as_bytes(), Path::new("config.json")).unwrap();
         let labels = match head {
             Head::SequenceClassification | Head::TokenClassification => config.labels.clone(),
             _ => Vec::new(),
         };
         let outputs = if head == Head::QuestionAnswering { 2 } else { labels.len() };
-        let layout = Arc::new(Layout::new(&config, head, outputs, head == Head::None));
+        let layout = Arc::new(ParameterLayout::new(&config, head, outputs, head == Head::None));
         let values = (0..layout.len()).map(value_at).collect();
         let mut plan = Plan::uniform(2, bits(2), GroupSpec::Count(3), RangeMethod::MinMax);
         let widths = [1, 2, 3, 4, 5, 6, 7, 8, 32, 2, 3, 4];
@@ -59,7 +59,7 @@ impl Parts {
         let table = |width| SitePlan { bits: bits(width), groups: GroupSpec::Count(4), range: RangeMethod::MinMax };
         let plan = plan.with_embedding(EmbeddingPlan { word: table(4), position: table(3), token_type: table(32) });
         let parameters = Parameters::new(layout, values);
-        let sites = quantize_sites(&config, &parameters, &plan).unwrap();
+        let sites = quantize_sites(&config, &parameters, &plan);
         let params = |seed: u8| ActivationParams::new(0.01 * f32::from(seed + 1), 17 * seed).unwrap();
         let activations =
             (0..2).map(|layer| LayerActivations::from_array(std::array::from_fn(|i| params(7 * layer + i as u8))));
@@ -108,9 +108,9 @@ fn check_equal(parts: &Parts, model: &PackedModel) {
     let mut compared = 0;
     for parameter in parts.parameters.layout().parameters() {
         let values = parts.parameters.get(parameter);
-        let site = Site::all(2).find(|&site| site_tensor(site) == parameter.name);
+        let site = parameter.role.site();
         match site.and_then(|site| model.site(site)) {
-            None => assert_eq!(model.float(&parameter.name).unwrap(), values),
+            None => assert_eq!(model.float(parameter.role).unwrap(), values),
             Some(PackedSite::Full(found, cols)) => {
                 assert_eq!((&*found, cols), (values, parameter.shape[1]));
                 assert!(!parts.sites.contains_key(&site.unwrap()));
@@ -134,7 +134,8 @@ fn check_equal(parts: &Parts, model: &PackedModel) {
         }
     }
     assert_eq!(compared, parts.sites.len());
-    assert!(model.site(Site::Layer(2, qbert_quant::Matrix::Key)).is_none() && model.float("no.such").is_none());
+    assert!(model.site(Site::Layer(2, qbert_quant::Matrix::Key)).is_none());
+    assert!(model.float(Module::OutputNorm(2).weight()).is_none(), "a layer that the model does not have");
 }
 
 #[test]
@@ -457,7 +458,7 @@ fn a_real_model_is_small() {
     }
     let table = |width| SitePlan { bits: bits(width), groups, range: RangeMethod::MinMax };
     let plan = plan.with_embedding(EmbeddingPlan { word: table(4), position: table(8), token_type: table(8) });
-    let sites = quantize_sites(config, &parameters, &plan).unwrap();
+    let sites = quantize_sites(config, &parameters, &plan);
     let activations = vec![LayerActivations::from_array([ActivationParams::new(0.02, 128).unwrap(); 7]); config.layers];
     let vocabulary = checkpoint.tokenizer_files().get("vocab.txt").unwrap();
     let contents = PackedContents {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use qbert_kernels::Compute;
 use qbert_model::packed::{LayerActivations, PackedContents, PackedTokenizer, packed_bytes, write_packed};
-use qbert_model::{Checkpoint, Config, Parameters, site_tensor};
+use qbert_model::{Checkpoint, Config, Parameters};
 use qbert_quant::{
     ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix, RangeMethod, Site, SitePlan,
 };
@@ -104,7 +104,7 @@ impl Packing {
     fn new(checkpoint: &Checkpoint, parameters: Parameters, quantization: &Quantization) -> Result<Self> {
         let mut sites = BTreeMap::new();
         for (site, params) in quantization.weights().iter() {
-            let values = parameters.named(&site_tensor(site)).unwrap_or_default();
+            let values = parameters.site(site).unwrap_or_default();
             let matrix = QuantizedMatrix::quantize(values, params)
                 .map_err(|source| qbert_quant::Error::AtSite { site, source: Box::new(source) })?;
             sites.insert(site, matrix);

@@ -5,8 +5,8 @@
 use proptest::prelude::*;
 use qbert_quant::allocate::{assign, counts_within};
 use qbert_quant::{
-    Error, GroupSpec, LayerSensitivity, Matrix, Metric, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking,
-    Site, SitePlan, SizeBudget, TransformerDimensions, Widths,
+    Error, GroupSpec, LayerSensitivity, Metric, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking, SizeBudget,
+    TransformerDimensions, Widths,
 };
 
 fn bits(number: i64) -> Precision {

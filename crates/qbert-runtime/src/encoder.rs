@@ -8,7 +8,7 @@
 //!
 //! The residual stream is one f32 matrix that stays in place (paper, App. A: products of codes in integers, one gathered
 //! dequantization). Where a matrix is left in f32 between quantized activations, its input codes are dequantized, it is
-//! multiplied in f32 and its result quantized: slower, the same function as in training.
+//! multiplied in f32 and its result quantized. That is slower; it is the same function as in training.
 
 mod floats;
 mod head;
@@ -16,7 +16,8 @@ mod layer;
 
 use qbert_kernels::Compute;
 use qbert_kernels::int::NormOutput;
-use qbert_model::{Head, PackedModel};
+use qbert_model::PackedModel;
+use qbert_model::family::{NormPlacement, Positions};
 
 use crate::error::{Error, Result};
 use crate::state::{Shape, State, room};
@@ -44,8 +45,8 @@ pub enum Scope {
     /// The same, then pooler and head.
     #[default]
     All,
-    /// Scores only: where they come from each sequence's first token (labels of texts, the pooler), the last layer leaves
-    /// out the other tokens after attention. The scores have the same bits as with [`Scope::All`].
+    /// Scores only. Where they depend on each sequence's first token alone (sequence classifiers, the pooler), the last
+    /// layer skips the other tokens after attention. The scores have the same bits as with [`Scope::All`].
     Scores,
 }
 
@@ -58,7 +59,7 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    /// Checks everything that an index could run over, before any kernel is called.
+    /// Checks that every index is valid, before any kernel runs.
     pub(crate) fn check(&self, tokens: &Tokens<'_>) -> Result<()> {
         let problem = |problem: String| Err(Error::Tokens { problem });
         let (config, count) = (self.model.config(), tokens.ids.len());
@@ -83,25 +84,26 @@ impl Encoder {
         Ok(())
     }
 
-    /// Fills a state from tokens that were checked.
+    /// Computes a state from tokens that were checked.
     pub(crate) fn run(&self, tokens: &Tokens<'_>, scope: Scope, state: &mut State) {
         state.begin(tokens);
-        let (count, width) = (tokens.ids.len(), self.model.config().hidden_size);
+        let config = self.model.config();
+        let (count, width) = (tokens.ids.len(), config.hidden_size);
         state.shape = Shape { rows: count, width, ..Shape::default() };
         if count == 0 {
             return;
         }
         self.embed(tokens, state);
         let only_first = scope == Scope::Scores
-            && matches!(self.model.head(), Head::SequenceClassification | Head::None)
+            && !self.model.layout().head_class().reads_every_token()
             && !self.weights.layers.is_empty();
         let last = self.weights.layers.len().saturating_sub(1);
         for (index, layer) in self.weights.layers.iter().enumerate() {
-            let next = self.weights.layers.get(index + 1).and_then(|next| next.quantizers);
+            let next = self.weights.layers.get(index + 1).and_then(|next| next.quantizers).map(|next| next.input);
             let only_first = only_first && index == last;
-            match layer.quantizers {
-                Some(own) => self.layer_in_codes(layer, (&own, next), only_first, state),
-                None => self.layer_in_floats(layer, only_first, state),
+            match (config.family.norm_placement, layer.quantizers) {
+                (NormPlacement::AfterResidual, Some(own)) => self.layer_in_codes(layer, &own, next, only_first, state),
+                (NormPlacement::AfterResidual, None) => self.layer_in_floats(layer, only_first, state),
             }
         }
         if scope != Scope::Hidden {
@@ -121,7 +123,9 @@ impl Encoder {
             for (index, row) in rows.chunks_exact_mut(width).enumerate() {
                 let token = task * EMBEDDING_ROWS + index;
                 self.look_up(&word, tokens.ids[token] as usize, false, row);
-                self.look_up(&position, positions[token] as usize, true, row);
+                match config.family.positions {
+                    Positions::Learned => self.look_up(&position, positions[token] as usize, true, row),
+                }
                 self.look_up(&token_type, usize::from(tokens.segments[token]), true, row);
             }
         });

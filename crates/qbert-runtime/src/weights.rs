@@ -1,16 +1,18 @@
-//! What an encoder computes with, made once when a model is opened.
+//! The weights an encoder computes with, prepared once when a model is opened.
 //!
-//! Codes stay where they are, in the file's map. Made here are the small things kernels want beside them: a step, an
-//! offset, a code sum and a bias per neuron. A matrix that is left in f32 is used from the file as well.
+//! Codes are read from the mapped file. Prepared here is what the kernels need besides: a step, an offset, a code sum and
+//! a bias per neuron. Matrices in f32 are read from the file as well. Tensors are looked up by [`Role`], so this module
+//! serves every family.
 //!
-//! Where activations stay in f32 there is nothing to multiply codes with: quantized matrices are then widened to f32
-//! once, here, and the model takes the memory of an f32 model.
+//! Where activations stay in f32, codes cannot be multiplied in integers. Quantized matrices are then converted to f32
+//! here, once, and the model takes as much memory as one in f32.
 
 use std::borrow::Cow;
 
 use qbert_kernels::int::{EmbeddingTable, LinearParams, Quantizer};
 use qbert_kernels::{Compute, LayerNorm};
 use qbert_model::packed::{LayerActivations, PackedGroups, PackedModel, PackedSite};
+use qbert_model::{Module, Role};
 use qbert_quant::{ActivationParams, Embedding, Matrix, Site};
 
 use crate::error::{Error, Result};
@@ -76,14 +78,15 @@ pub(crate) enum Linear {
 /// Where the f32 values of a site are.
 #[derive(Debug)]
 pub(crate) enum Floats {
-    /// In the file, usable as they are.
+    /// In the mapped file.
     InFile(Site),
-    /// Here.
+    /// In memory of their own.
     Own(Vec<f32>),
 }
 
 impl Floats {
-    /// The values, `[rows, cols]`; taken without copying, as was seen to when the model was opened.
+    /// The values, `[rows, cols]`, without a copy: values that cannot be read in place were copied when the model was
+    /// opened.
     pub(crate) fn get<'a>(&'a self, model: &'a PackedModel) -> Cow<'a, [f32]> {
         match self {
             Self::Own(values) => Cow::Borrowed(values),
@@ -104,7 +107,7 @@ pub(crate) enum Table {
     Floats(Floats),
 }
 
-/// An embedding table with its bytes at hand.
+/// An embedding table with its bytes.
 pub(crate) enum OpenTable<'a> {
     Codes(EmbeddingTable<'a>),
     Floats(Cow<'a, [f32]>),
@@ -139,8 +142,8 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    fn new(model: &PackedModel, prefix: &str) -> Result<Self> {
-        Ok(Self { gamma: float(model, &format!("{prefix}.weight"))?, beta: float(model, &format!("{prefix}.bias"))? })
+    fn new(model: &PackedModel, module: Module) -> Result<Self> {
+        Ok(Self { gamma: float(model, module.weight())?, beta: float(model, module.bias())? })
     }
 
     pub(crate) fn with(&self, epsilon: f32) -> LayerNorm<'_> {
@@ -156,13 +159,12 @@ pub(crate) struct Dense {
 }
 
 impl Dense {
-    fn new(model: &PackedModel, prefix: &str) -> Result<Option<Self>> {
-        let weight = format!("{prefix}.weight");
+    fn new(model: &PackedModel, module: Module) -> Result<Option<Self>> {
         // A classifier without labels has no head either.
-        if model.layout().get(&weight).is_none_or(|parameter| parameter.span.is_empty()) {
+        if model.layout().role(module.weight()).is_none_or(|parameter| parameter.span.is_empty()) {
             return Ok(None);
         }
-        Ok(Some(Self { weight: float(model, &weight)?, bias: float(model, &format!("{prefix}.bias"))? }))
+        Ok(Some(Self { weight: float(model, module.weight())?, bias: float(model, module.bias())? }))
     }
 }
 
@@ -175,13 +177,12 @@ impl Weights {
         let word = Site::Embedding(Embedding::Word);
         let embedding: [Table; 3] = embedding.try_into().map_err(|_| missing(model, word))?;
         let layers = (0..model.config().layers).map(|layer| Layer::new(model, compute, layer));
-        let head = if model.head() == qbert_model::Head::QuestionAnswering { "qa_outputs" } else { "classifier" };
         Ok(Self {
             embedding,
-            embedding_norm: Norm::new(model, "embeddings.LayerNorm")?,
+            embedding_norm: Norm::new(model, Module::EmbeddingNorm)?,
             layers: layers.collect::<Result<_>>()?,
-            pooler: Dense::new(model, "pooler.dense")?,
-            head: Dense::new(model, head)?,
+            pooler: Dense::new(model, Module::Pooler)?,
+            head: Dense::new(model, Module::Head)?,
         })
     }
 }
@@ -190,14 +191,13 @@ impl Layer {
     fn new(model: &PackedModel, compute: &Compute, layer: usize) -> Result<Self> {
         let quantizers = model.activations().and_then(|all| all.get(layer)).map(Quantizers::from);
         let linear = |matrix| Linear::new(model, compute, Site::Layer(layer, matrix), quantizers.is_some());
-        let norm = |part: &str| Norm::new(model, &format!("encoder.layer.{layer}.{part}.LayerNorm"));
         Ok(Self {
             attention: [linear(Matrix::Query)?, linear(Matrix::Key)?, linear(Matrix::Value)?],
             attention_output: linear(Matrix::AttentionOutput)?,
             intermediate: linear(Matrix::Intermediate)?,
             output: linear(Matrix::Output)?,
-            attention_norm: norm("attention.output")?,
-            output_norm: norm("output")?,
+            attention_norm: Norm::new(model, Module::AttentionNorm(layer))?,
+            output_norm: Norm::new(model, Module::OutputNorm(layer))?,
             quantizers,
         })
     }
@@ -205,8 +205,7 @@ impl Layer {
 
 impl Linear {
     fn new(model: &PackedModel, compute: &Compute, site: Site, quantized_activations: bool) -> Result<Self> {
-        let name = qbert_model::site_tensor(site);
-        let bias = float(model, &format!("{}.bias", name.strip_suffix(".weight").unwrap_or(&name)))?;
+        let bias = float(model, Module::Site(site).bias())?;
         match model.site(site) {
             Some(PackedSite::Full(values, _)) => Ok(Self::Floats { values: keep(site, values), bias }),
             Some(PackedSite::Matrix(weights, groups)) if quantized_activations => {
@@ -214,7 +213,7 @@ impl Linear {
                 Ok(Self::Codes { site, params })
             }
             Some(PackedSite::Matrix(weights, groups)) => {
-                let values = Floats::Own(widen(compute, &weights.codes(), &groups));
+                let values = Floats::Own(to_floats(compute, &weights.codes(), &groups));
                 Ok(Self::Floats { values, bias })
             }
             _ => Err(missing(model, site)),
@@ -223,7 +222,7 @@ impl Linear {
 }
 
 /// `Δ·code + q0` of a whole matrix, two roundings, as in training.
-fn widen(compute: &Compute, codes: &[u8], groups: &PackedGroups<'_>) -> Vec<f32> {
+fn to_floats(compute: &Compute, codes: &[u8], groups: &PackedGroups<'_>) -> Vec<f32> {
     let (cols, layout, affines) = (groups.layout().cols(), groups.layout().groups(), groups.affines());
     let mut values = vec![0.0; codes.len()];
     compute.threads().for_each_chunk([&mut values], [cols], |row, [values]| {
@@ -234,7 +233,7 @@ fn widen(compute: &Compute, codes: &[u8], groups: &PackedGroups<'_>) -> Vec<f32>
     values
 }
 
-/// Where to take the values of a site from: the file, unless this machine cannot read them there.
+/// Where to read the values of a site: in the file, unless this machine cannot read them in place.
 fn keep(site: Site, values: Cow<'_, [f32]>) -> Floats {
     match values {
         Cow::Borrowed(_) => Floats::InFile(site),
@@ -242,8 +241,8 @@ fn keep(site: Site, values: Cow<'_, [f32]>) -> Floats {
     }
 }
 
-fn float(model: &PackedModel, name: &str) -> Result<Vec<f32>> {
-    let values = model.float(name).ok_or_else(|| missing(model, name))?;
+fn float(model: &PackedModel, role: Role) -> Result<Vec<f32>> {
+    let values = model.float(role).ok_or_else(|| missing(model, role))?;
     Ok(values.into_owned())
 }
 

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use qbert_kernels::Compute;
-use qbert_model::{Checkpoint, Head, Parameters};
+use qbert_model::{Checkpoint, Head, Module, Parameters};
 use qbert_quant::{GroupSpec, Plan, Precision, RangeMethod};
-use qbert_train::bert::{Activations, BackwardBuffers, Mode, zero};
+use qbert_train::bert::{Activations, BackwardBuffers, Mode, Pass, zero};
 use qbert_train::optimizer::{Optimizer, OptimizerSettings};
 use qbert_train::qat::distill::Distillation;
 use qbert_train::qat::student::{QatSettings, Student};
@@ -43,7 +43,12 @@ impl Machine {
             None => {
                 bert.forward(compute, weights.values(), batch, mode, activations);
                 bert.loss(batch, activations, 1.0, buffers);
-                bert.backward(compute, weights.values(), batch, mode, activations, (buffers, gradients));
+                bert.backward(
+                    Pass { compute, weights: weights.values(), batch, mode },
+                    activations,
+                    buffers,
+                    gradients,
+                );
             }
             Some(student) => {
                 student.before_step(compute, weights.values(), (step, 1000), std::slice::from_ref(batch))?;
@@ -92,8 +97,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (threads, rounds, tokens) = (number(1, 1)?, number(2, 9)?, number(3, 24)?);
     let checkpoint = Checkpoint::open(std::path::Path::new(directory))?;
     let mut weights = checkpoint.load_for(Head::SequenceClassification, 2)?.parameters;
-    if let Some(classifier) = weights.named_mut("classifier.weight") {
-        Stream::new(0, "head", 0).fill_normal(classifier, 0.02);
+    if let Some(head) = weights.role_mut(Module::Head.weight()) {
+        Stream::new(0, "head", 0).fill_normal(head, 0.02);
     }
     let bert = Bert::new(checkpoint.config(), Arc::clone(weights.layout()))?;
     let mut batch = Batch::new();

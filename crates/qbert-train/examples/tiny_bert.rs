@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use qbert_model::{Config, Head, Layout, Parameters, TokenizerFiles, update_checkpoint};
+use qbert_model::{Config, Head, ParameterLayout, Parameters, TokenizerFiles, update_checkpoint};
 use qbert_train::random::Stream;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 96, "type_vocab_size": 2}}"#
     );
     let config = Config::parse(config.as_bytes(), Path::new("config.json"))?;
-    let layout = Layout::new(&config, Head::None, 0, true);
+    let layout = ParameterLayout::new(&config, Head::None, 0, true);
     let mut parameters = Parameters::zeros(layout.clone().into());
     for (index, parameter) in layout.parameters().iter().enumerate() {
         let values = &mut parameters.values_mut()[parameter.span.clone()];

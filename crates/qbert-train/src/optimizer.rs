@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use qbert_kernels::{AdamW, Compute};
-use qbert_model::Layout;
+use qbert_model::ParameterLayout;
 
 /// How the optimizer is set.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -65,12 +65,12 @@ pub struct Optimizer {
 
 impl Optimizer {
     /// An optimizer that has taken no step.
-    pub fn new(settings: OptimizerSettings, layout: &Layout) -> Self {
+    pub fn new(settings: OptimizerSettings, layout: &ParameterLayout) -> Self {
         let mut spans: Vec<(Range<usize>, bool)> = Vec::new();
         for parameter in layout.parameters() {
             match spans.last_mut() {
-                Some((span, decays)) if *decays == parameter.decays => span.end = parameter.span.end,
-                _ => spans.push((parameter.span.clone(), parameter.decays)),
+                Some((span, decays)) if *decays == parameter.role.decays() => span.end = parameter.span.end,
+                _ => spans.push((parameter.span.clone(), parameter.role.decays())),
             }
         }
         Self { settings, first: vec![0.0; layout.len()], second: vec![0.0; layout.len()], steps: 0, spans }

@@ -16,7 +16,7 @@ use qbert_model::{Parameters, TokenizerFiles, atomic, update_checkpoint};
 use qbert_tasks::Labels;
 use serde::{Deserialize, Serialize};
 
-use crate::bert::{Activations, BackwardBuffers, Bert, Mode, zero};
+use crate::bert::{Activations, BackwardBuffers, Bert, Mode, Pass, zero};
 use crate::error::{Error, Result};
 use crate::evaluate::{self, Evaluation};
 use crate::features::Features;
@@ -386,7 +386,8 @@ impl<'a> Trainer<'a> {
                     let weights = self.weights.values();
                     bert.forward(compute, weights, batch, mode, activations);
                     let own = bert.loss(batch, activations, share, targets.0).mean;
-                    bert.backward(compute, weights, batch, mode, activations, targets);
+                    let pass = Pass { compute, weights, batch, mode };
+                    bert.backward(pass, activations, targets.0, targets.1);
                     own
                 }
             };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use common::{Golden, compute, distance, goldens};
 use qbert_model::Checkpoint;
 use qbert_train::Bert;
-use qbert_train::bert::{Activations, BackwardBuffers, Mode};
+use qbert_train::bert::{Activations, BackwardBuffers, Mode, Pass};
 use qbert_train::optimizer::{Optimizer, OptimizerSettings, Schedule};
 
 #[test]
@@ -29,7 +29,12 @@ fn ten_steps_equal_the_twins() {
         gradients.fill(0.0);
         bert.forward(&compute, weights.values(), &batch, Mode::Evaluate, &mut activations);
         let loss = bert.loss(&batch, &activations, 1.0, &mut buffers).mean;
-        bert.backward(&compute, weights.values(), &batch, Mode::Evaluate, &activations, (&mut buffers, &mut gradients));
+        bert.backward(
+            Pass { compute: &compute, weights: weights.values(), batch: &batch, mode: Mode::Evaluate },
+            &activations,
+            &mut buffers,
+            &mut gradients,
+        );
         let rate = schedule.rate(step);
         let norm = optimizer.step(&compute, rate, weights.values_mut(), &gradients);
         assert!((rate - expected("lr", step)).abs() < 1e-12, "rate of step {step}");

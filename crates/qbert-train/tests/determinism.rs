@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use qbert_kernels::{Compute, KERNEL_NAMES, Kernels, Threads};
-use qbert_model::{Config, Head, Layout};
-use qbert_train::bert::{Activations, BackwardBuffers, HessianPass, Mode, Point};
+use qbert_model::{Config, Head, ParameterLayout};
+use qbert_train::bert::{Activations, BackwardBuffers, HessianPass, Mode, Pass, Point};
 use qbert_train::random::Stream;
 use qbert_train::{Batch, Bert, Targets};
 
@@ -41,7 +41,7 @@ impl Model {
     fn random(head: Head) -> Self {
         let config = config();
         let outputs = if head == Head::QuestionAnswering { 2 } else { LABELS };
-        let layout = Arc::new(Layout::new(&config, head, outputs, false));
+        let layout = Arc::new(ParameterLayout::new(&config, head, outputs, false));
         let mut weights = vec![0.0; layout.len()];
         for (index, parameter) in layout.parameters().iter().enumerate() {
             let values = &mut weights[parameter.span.clone()];
@@ -78,7 +78,12 @@ impl Model {
         let mut gradients = vec![0.0; self.weights.len()];
         self.bert.forward(compute, &self.weights, batch, TRAIN, activations);
         let loss = self.bert.loss(batch, activations, 1.0, buffers).mean;
-        self.bert.backward(compute, &self.weights, batch, TRAIN, activations, (buffers, &mut gradients));
+        self.bert.backward(
+            Pass { compute, weights: &self.weights, batch, mode: TRAIN },
+            activations,
+            buffers,
+            &mut gradients,
+        );
         assert!(loss.is_finite() && loss > 0.1, "a loss of {loss} shows nothing");
         Output { logits: bits(&activations.logits), loss: loss.to_bits(), gradients: bits(&gradients) }
     }

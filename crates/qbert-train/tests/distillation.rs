@@ -58,7 +58,7 @@ impl Student {
         self.bert.forward_with(pass, None, &mut activations);
         self.teacher.loss(&self.bert, (&self.compute, &self.batch), &activations, scale, &mut buffers);
         let targets = Some(self.teacher.targets(scale));
-        self.bert.backward_with(pass, targets, &activations, (&mut buffers, &mut gradient));
+        self.bert.backward_with(pass, targets, &activations, &mut buffers, &mut gradient);
         gradient
     }
 }

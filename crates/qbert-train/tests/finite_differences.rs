@@ -118,9 +118,14 @@ fn check_attention(heads: Heads, lengths: &[usize], dropout: Option<Dropout>) {
     let mut probabilities = nan(heads.probabilities(&batch));
     forward(&qkv, &mut probabilities);
     let (mut scratch, mut d_qkv) = (nan(2 * heads.scratch(&batch)), nan(qkv.len()));
-    let buffers =
-        attention::BackwardBuffers { probabilities: &probabilities, scratch: &mut scratch, d_qkv: &mut d_qkv };
-    attention::backward(&compute, heads, &batch, dropout, (&qkv, &weights), buffers);
+    let buffers = attention::BackwardBuffers {
+        qkv: &qkv,
+        probabilities: &probabilities,
+        d_context: &weights,
+        scratch: &mut scratch,
+        d_qkv: &mut d_qkv,
+    };
+    attention::backward(&compute, heads, &batch, dropout, buffers);
 
     let mut objective = |qkv: &[f32]| forward(qkv, &mut nan(heads.probabilities(&batch)));
     check_gradient(&what, OPERATION, &qkv, &d_qkv, &mut objective);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use common::{Golden, compute, distance, goldens, largest};
 use qbert_model::Checkpoint;
-use qbert_train::bert::{Activations, BackwardBuffers, Mode};
+use qbert_train::bert::{Activations, BackwardBuffers, Mode, Pass};
 use qbert_train::{Bert, Targets};
 
 /// Our f32 against f64: PyTorch's own f32 is within 4e-7 for activations and 3.5e-6 of a tensor's largest gradient.
@@ -47,7 +47,12 @@ fn check_head(name: &str) {
     let loss = bert.loss(&batch, &activations, 1.0, &mut buffers);
     let expected = golden.floats("f64/loss")[0];
     assert!((loss.mean - expected).abs() < 1e-6, "{name} loss {} instead of {expected}", loss.mean);
-    bert.backward(&compute, weights.values(), &batch, Mode::Evaluate, &activations, (&mut buffers, &mut gradients));
+    bert.backward(
+        Pass { compute: &compute, weights: weights.values(), batch: &batch, mode: Mode::Evaluate },
+        &activations,
+        &mut buffers,
+        &mut gradients,
+    );
     for parameter in weights.layout().parameters() {
         let theirs = golden.floats(&format!("f64/grad/{}", weights.layout().file_name(parameter)));
         let error = distance(&gradients[parameter.span.clone()], &theirs);

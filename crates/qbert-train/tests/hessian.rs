@@ -13,8 +13,8 @@ use common::derivative::{norm, normal, weighted_sum};
 use common::{Golden, compute, goldens};
 use qbert_hessian::{Basis, Lanczos, PowerIteration, Stop, SymmetricOperator};
 use qbert_kernels::Compute;
-use qbert_model::{Checkpoint, Layout};
-use qbert_train::bert::{Activations, BackwardBuffers, HessianPass, Mode, Point};
+use qbert_model::{Checkpoint, ParameterLayout};
+use qbert_train::bert::{Activations, BackwardBuffers, HessianPass, Mode, Pass, Point};
 use qbert_train::{Batch, Bert, Targets};
 
 /// Of H·v, relative to its norm: we measured 1.3e-6 against the twin in f64.
@@ -62,8 +62,12 @@ impl Model {
         let mut gradient = vec![0.0; weights.len()];
         self.bert.forward(&self.compute, weights, &self.batch, Mode::Evaluate, &mut activations);
         self.bert.loss(&self.batch, &activations, 1.0, &mut buffers);
-        let target = (&mut buffers, &mut gradient[..]);
-        self.bert.backward(&self.compute, weights, &self.batch, Mode::Evaluate, &activations, target);
+        self.bert.backward(
+            Pass { compute: &self.compute, weights, batch: &self.batch, mode: Mode::Evaluate },
+            &activations,
+            &mut buffers,
+            &mut gradient,
+        );
         gradient[self.bert.layout().layers()[layer].clone()].to_vec()
     }
 
@@ -85,7 +89,7 @@ impl Model {
 }
 
 /// A layer's parameters: name and place within the layer.
-fn parts(layout: &Layout, layer: usize) -> Vec<(String, Range<usize>)> {
+fn parts(layout: &ParameterLayout, layer: usize) -> Vec<(String, Range<usize>)> {
     let prefix = format!("encoder.layer.{layer}.");
     let start = layout.layers()[layer].start;
     let own = layout.parameters().iter().filter(|p| p.name.starts_with(&prefix));
@@ -93,7 +97,7 @@ fn parts(layout: &Layout, layer: usize) -> Vec<(String, Range<usize>)> {
 }
 
 /// A whole layer of a golden, in the layout's order.
-fn golden_layer(golden: &Golden, layout: &Layout, layer: usize, kind: &str) -> Vec<f64> {
+fn golden_layer(golden: &Golden, layout: &ParameterLayout, layer: usize, kind: &str) -> Vec<f64> {
     let mut flat = vec![0.0; layout.layers()[layer].len()];
     for (part, span) in parts(layout, layer) {
         flat[span].copy_from_slice(&golden.floats(&format!("layer.{layer}/{kind}/{part}")));

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use common::{Golden, compute, distance, largest};
 use qbert_model::{Checkpoint, Head, Parameters};
-use qbert_train::bert::{Activations, BackwardBuffers, HessianPass, Mode, Point};
+use qbert_train::bert::{Activations, BackwardBuffers, HessianPass, Mode, Pass, Point};
 use qbert_train::{Batch, Bert};
 
 const LAYERS: usize = 6;
@@ -115,8 +115,12 @@ fn loss_and_gradients_equal_the_twin() {
     let loss = bert.loss(batch, activations, 1.0, &mut buffers);
     assert_close("loss", (loss.mean - golden.floats("f64/loss")[0]).abs(), 1.0, ACTIVATION_TOLERANCE);
     let mut gradients = vec![0.0; weights.values().len()];
-    let target = (&mut buffers, &mut gradients[..]);
-    bert.backward(&compute(2), weights.values(), batch, Mode::Evaluate, activations, target);
+    bert.backward(
+        Pass { compute: &compute(2), weights: weights.values(), batch, mode: Mode::Evaluate },
+        activations,
+        &mut buffers,
+        &mut gradients,
+    );
 
     for parameter in weights.layout().parameters() {
         let name = weights.layout().file_name(parameter);

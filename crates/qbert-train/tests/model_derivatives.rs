@@ -14,7 +14,7 @@ use common::derivative::{Differences, check_gradient, norm};
 use common::{Golden, compute, goldens};
 use qbert_kernels::Compute;
 use qbert_model::Checkpoint;
-use qbert_train::bert::{Activations, BackwardBuffers, Mode};
+use qbert_train::bert::{Activations, BackwardBuffers, Mode, Pass};
 use qbert_train::{Batch, Bert};
 
 struct Model {
@@ -45,8 +45,12 @@ impl Model {
         let mut gradient = vec![0.0; self.weights.len()];
         self.bert.forward(&self.compute, &self.weights, &self.batch, mode, &mut activations);
         self.bert.loss(&self.batch, &activations, scale, &mut buffers);
-        let target = (&mut buffers, &mut gradient[..]);
-        self.bert.backward(&self.compute, &self.weights, &self.batch, mode, &activations, target);
+        self.bert.backward(
+            Pass { compute: &self.compute, weights: &self.weights, batch: &self.batch, mode },
+            &activations,
+            &mut buffers,
+            &mut gradient,
+        );
         gradient
     }
 }
@@ -134,8 +138,12 @@ fn gradients_of_micro_batches_add_up() {
     for _ in 0..2 {
         model.bert.forward(&model.compute, &model.weights, &model.batch, TRAIN, &mut activations);
         model.bert.loss(&model.batch, &activations, 0.5, &mut buffers);
-        let target = (&mut buffers, &mut sum[..]);
-        model.bert.backward(&model.compute, &model.weights, &model.batch, TRAIN, &activations, target);
+        model.bert.backward(
+            Pass { compute: &model.compute, weights: &model.weights, batch: &model.batch, mode: TRAIN },
+            &activations,
+            &mut buffers,
+            &mut sum,
+        );
     }
     let difference: Vec<f32> = sum.iter().zip(&whole).map(|(a, b)| a - b).collect();
     let error = norm(&difference) / norm(&whole);

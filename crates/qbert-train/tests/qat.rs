@@ -12,7 +12,7 @@ use qbert_model::{Checkpoint, Parameters};
 use qbert_quant::{
     Axis, BitWidth, GroupSpec, Layout, Plan, Precision, QuantParams, RangeMethod, Scratch, Site, range::squared_error,
 };
-use qbert_train::bert::{Activations, BackwardBuffers, Mode};
+use qbert_train::bert::{Activations, BackwardBuffers, Mode, Pass};
 use qbert_train::qat::weights::{UsedRows, WeightQuantizer};
 use qbert_train::qat::{Quantization, QuantizedPass};
 use qbert_train::random::Stream;
@@ -165,7 +165,12 @@ fn learn(model: &Model, quantization: &mut Quantization, compute: &Compute, mode
     model.bert.loss(&model.batch, &activations, 1.0, &mut buffers);
     let mut gradients = vec![0.0; masters.len()];
     let weights = quantization.quantized();
-    model.bert.backward(compute, weights, &model.batch, mode, &activations, (&mut buffers, &mut gradients));
+    model.bert.backward(
+        Pass { compute, weights, batch: &model.batch, mode },
+        &activations,
+        &mut buffers,
+        &mut gradients,
+    );
     quantization.after_backward(compute, masters, &used, &mut gradients);
     (activations.logits.clone(), gradients)
 }
@@ -201,7 +206,12 @@ fn a_plan_that_quantizes_nothing_changes_nothing() {
     model.bert.forward(&compute, weights, &model.batch, TRAIN, &mut activations);
     model.bert.loss(&model.batch, &activations, 1.0, &mut buffers);
     let mut expected = vec![0.0; weights.len()];
-    model.bert.backward(&compute, weights, &model.batch, TRAIN, &activations, (&mut buffers, &mut expected));
+    model.bert.backward(
+        Pass { compute: &compute, weights, batch: &model.batch, mode: TRAIN },
+        &activations,
+        &mut buffers,
+        &mut expected,
+    );
     assert_bits(&logits, &activations.logits, "logits");
     assert_bits(&gradients, &expected, "gradients");
 }
@@ -218,7 +228,12 @@ fn buffers_forget_that_they_were_quantized() {
         model.bert.forward(&compute, weights, &model.batch, TRAIN, activations);
         model.bert.loss(&model.batch, activations, 1.0, &mut buffers);
         let mut gradients = vec![0.0; weights.len()];
-        model.bert.backward(&compute, weights, &model.batch, TRAIN, activations, (&mut buffers, &mut gradients));
+        model.bert.backward(
+            Pass { compute: &compute, weights, batch: &model.batch, mode: TRAIN },
+            activations,
+            &mut buffers,
+            &mut gradients,
+        );
         gradients
     };
     let expected = plain(&mut Activations::for_training());

@@ -133,7 +133,7 @@ fn check(name: &'static str) {
     let loss = twin.bert.loss(&twin.batch, &activations, 1.0, &mut buffers).mean;
     assert!((loss - twin.golden.floats("loss")[0]).abs() < 1e-6, "{name}: loss {loss}");
     let mut gradients = vec![0.0; twin.weights.len()];
-    twin.bert.backward_with(twin.pass(), None, &activations, (&mut buffers, &mut gradients));
+    twin.bert.backward_with(twin.pass(), None, &activations, &mut buffers, &mut gradients);
     twin.check_gradients("grad", gradients);
 
     let mut teacher = Teacher::new(twin.masters.values().to_vec(), DISTILLATION);
@@ -143,7 +143,7 @@ fn check(name: &'static str) {
     assert!((loss.total - twin.golden.floats("distilled_loss")[0]).abs() < 1e-5, "{name}: {loss:?}");
     let mut gradients = vec![0.0; twin.weights.len()];
     let targets = Some(teacher.targets(1.0));
-    twin.bert.backward_with(twin.pass(), targets, &activations, (&mut buffers, &mut gradients));
+    twin.bert.backward_with(twin.pass(), targets, &activations, &mut buffers, &mut gradients);
     twin.check_gradients("distilled_grad", gradients);
 }
 

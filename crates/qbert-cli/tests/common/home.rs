@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use qbert_model::{Config, Head, Layout, Parameters, TokenizerFiles, write_checkpoint};
+use qbert_model::{Config, Head, ParameterLayout, Parameters, TokenizerFiles, write_checkpoint};
 
 const VOCABULARY: &str = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\ngood\nbad\nfilm\n";
 
@@ -18,7 +18,7 @@ impl Home {
     pub(crate) fn new(config: &str, fill: impl FnOnce(&mut [f32])) -> Self {
         let home = Self { directory: tempfile::tempdir().unwrap() };
         let config = Config::parse(config.as_bytes(), Path::new("config.json")).unwrap();
-        let layout = Layout::new(&config, Head::SequenceClassification, 2, false);
+        let layout = ParameterLayout::new(&config, Head::SequenceClassification, 2, false);
         let mut parameters = Parameters::zeros(layout.into());
         fill(parameters.values_mut());
         home.write("tokenizer/vocab.txt", VOCABULARY);

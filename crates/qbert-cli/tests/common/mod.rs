@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use qbert_model::{Config, Head, Layout, Parameters, TokenizerFiles, write_checkpoint};
+use qbert_model::{Config, Head, ParameterLayout, Parameters, TokenizerFiles, write_checkpoint};
 
 const WORDS: [&str; 8] = ["good", "bad", "a", "the", "film", "plot", "very", "is"];
 
@@ -24,7 +24,7 @@ pub(crate) fn prepare_with(home: &Path, head: Head, labels: &[&str]) {
     let config = br#"{"model_type": "bert", "vocab_size": 13, "hidden_size": 32, "num_hidden_layers": 2,
         "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 16, "type_vocab_size": 2}"#;
     let config = Config::parse(config, Path::new("config.json")).unwrap();
-    let layout = Layout::new(&config, head, labels.len(), true);
+    let layout = ParameterLayout::new(&config, head, labels.len(), true);
     let mut parameters = Parameters::zeros(layout.into());
     qbert_train::random::Stream::new(1, "test", 0).fill_normal(parameters.values_mut(), 0.1);
     let vocabulary = format!("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n{}\n", WORDS.join("\n"));

@@ -189,7 +189,7 @@ impl Kernel for PanelWidth {
 pub(super) enum Panels {
     /// All of B, packed by [`PackPanels`] for all tasks.
     Shared(*const f32),
-    /// SizeBudget for [`BLOCK_ROOM`] floats: the task packs block after block itself. Worth
+    /// Room for [`BLOCK_ROOM`] floats: the task packs block after block itself. Worth
     /// it when a task has many rows: the packed block then never leaves the cache.
     Own(*mut f32),
 }
@@ -235,7 +235,7 @@ impl Kernel for LargeProduct {
     }
 }
 
-/// SizeBudget for one packed group of rows, in either layout; off a multiple of 4 KiB like
+/// Room for one packed group of rows, in either layout; off a multiple of 4 KiB like
 /// [`OWN_PANEL_STEP`].
 const GROUP_ROOM: usize = MAX_LANES * PACKED_ROW;
 const _: () = assert!(MAX_ROWS <= MAX_LANES && PACKED_ROW > BLOCK_DEPTH);

@@ -83,7 +83,7 @@ impl Compute {
             if tokens.is_empty() {
                 return;
             }
-            let room = SizeBudget::new(input.head_size(), tokens.len());
+            let room = Room::new(input.head_size(), tokens.len());
             let mut scratch = self.scratch(room.bytes().div_ceil(size_of::<f32>()));
             let base = scratch.as_mut_ptr().cast::<u8>();
             for head in group * per_task..input.heads.min((group + 1) * per_task) {
@@ -107,7 +107,7 @@ fn heads_per_task(heads: usize, head_size: usize) -> usize {
 }
 
 /// Where each buffer of a head lies in the scratch memory, in bytes.
-struct SizeBudget {
+struct Room {
     head_size: usize,
     tokens: usize,
     /// Steps of four inputs through a head's dimensions, and through the keys.
@@ -118,7 +118,7 @@ struct SizeBudget {
     dimension_panels: usize,
 }
 
-impl SizeBudget {
+impl Room {
     fn new(head_size: usize, tokens: usize) -> Self {
         Self {
             head_size,
@@ -187,7 +187,7 @@ struct Head<'a> {
     input: &'a AttentionInput<'a>,
     head: usize,
     tokens: Range<usize>,
-    room: &'a SizeBudget,
+    room: &'a Room,
     base: *mut u8,
     output: Output,
 }
@@ -203,7 +203,7 @@ impl Head<'_> {
     }
 
     /// # Safety
-    /// `base` must have [`SizeBudget::bytes`] bytes, aligned to 64 and nobody else's; so must the context's part be.
+    /// `base` must have [`Room::bytes`] bytes, aligned to 64 and nobody else's; so must the context's part be.
     unsafe fn run(&self) {
         let multiplier = Multiplier::of(self.compute.kernels());
         let room = self.room;

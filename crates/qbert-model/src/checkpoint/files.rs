@@ -1,6 +1,6 @@
-//! The weight files of a checkpoint directory: finding them, mapping them, and knowing what each tensor is.
+//! The weight files of a checkpoint directory: finding them, mapping them, and listing their tensors.
 //!
-//! Nothing is trusted: a file may be a git-LFS pointer, a pickle, cut off, or name tensors outside itself.
+//! Nothing is trusted: a file may be a git-LFS pointer, a pickle or truncated, or refer to tensors outside itself.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use qbert_kernels::MappedFile;
 use safetensors::{Dtype, SafeTensors};
 
 use crate::error::{Error, Result};
+use crate::family::Family;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -26,13 +27,14 @@ pub(crate) struct StoredTensor {
 /// The mapped weight files of one checkpoint and the tensors in them, by canonical name.
 #[derive(Debug)]
 pub(crate) struct WeightFiles {
+    family: &'static Family,
     files: Vec<(PathBuf, MappedFile)>,
     tensors: BTreeMap<String, StoredTensor>,
 }
 
 impl WeightFiles {
-    pub(crate) fn open(directory: &Path) -> Result<Self> {
-        let mut opened = Self { files: Vec::new(), tensors: BTreeMap::new() };
+    pub(crate) fn open(directory: &Path, family: &'static Family) -> Result<Self> {
+        let mut opened = Self { family, files: Vec::new(), tensors: BTreeMap::new() };
         if directory.join(SINGLE).exists() {
             opened.add(&directory.join(SINGLE), None)?;
         } else if directory.join(INDEX).exists() {
@@ -55,7 +57,7 @@ impl WeightFiles {
         &self.files[tensor.file].0
     }
 
-    /// The file to blame for a tensor that is nowhere.
+    /// The file to name in an error about a tensor that is in no file.
     pub(crate) fn first_path(&self) -> &Path {
         self.files.first().map_or(Path::new(SINGLE), |(path, _)| path)
     }
@@ -64,7 +66,7 @@ impl WeightFiles {
         &self.files[tensor.file].1[tensor.bytes.clone()]
     }
 
-    /// Maps one file and takes its tensors; of a shard only those, and all of those, that the index puts there.
+    /// Maps one file and adds its tensors. From a shard, exactly those that the index lists for it.
     fn add(&mut self, path: &Path, shard: Option<(&Path, &Vec<String>)>) -> Result<()> {
         if let Some((index, _)) = shard.filter(|_| !path.exists()) {
             let problem = format!("the shard {} is not there", path.display());
@@ -95,7 +97,8 @@ impl WeightFiles {
                 let index = index.display();
                 return Err(damaged(format!("tensor `{absent}` is not in this file, but {index} says so")));
             }
-            found.retain(|(name, _)| names.contains(name));
+            // The index lists the names of a shard in order.
+            found.retain(|(name, _)| names.binary_search(name).is_ok());
         }
         for (name, stored) in found {
             self.insert(path, &name, stored)?;
@@ -105,22 +108,12 @@ impl WeightFiles {
     }
 
     fn insert(&mut self, path: &Path, name: &str, stored: StoredTensor) -> Result<()> {
-        let canonical = canonical_name(name);
+        let canonical = self.family.canonical_name(name);
         if let Some(earlier) = self.tensors.insert(canonical.clone(), stored) {
             let (first, second) = (earlier.file_name, name.to_owned());
             return Err(Error::DuplicateTensor { path: path.to_owned(), canonical, first, second });
         }
         Ok(())
-    }
-}
-
-/// The name without the wrapper's prefix and with today's `LayerNorm` parameter names.
-pub(crate) fn canonical_name(name: &str) -> String {
-    let name = name.strip_prefix("bert.").unwrap_or(name);
-    match name.rsplit_once("LayerNorm.") {
-        Some((before, "gamma")) => format!("{before}LayerNorm.weight"),
-        Some((before, "beta")) => format!("{before}LayerNorm.bias"),
-        _ => name.to_owned(),
     }
 }
 
@@ -141,7 +134,7 @@ impl Index {
         let raw: Raw = serde_json::from_slice(&text).map_err(|e| damaged(format!("not an index of shards: {e}")))?;
         let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (tensor, shard) in raw.weight_map {
-            // A shard is a file beside the index: a path could reach anywhere on the disk.
+            // A shard is a file beside the index; a path could point anywhere on the disk.
             if Path::new(&shard).file_name().is_none_or(|f| f != shard.as_str()) {
                 return Err(damaged(format!("tensor `{tensor}` is said to be in `{shard}`, which is not a file name")));
             }
@@ -151,7 +144,7 @@ impl Index {
     }
 }
 
-/// Recognises by their first bytes the things people have instead of weights.
+/// Refuses common files that are not weights, by their first bytes.
 fn refuse_foreign(path: &Path, bytes: &[u8]) -> Result<()> {
     if bytes.is_empty() {
         return Err(Error::Damaged { path: path.to_owned(), problem: "the file is empty".to_owned() });
@@ -171,7 +164,7 @@ fn pickle(path: &Path) -> Error {
     Error::UnsupportedWeights { path: path.to_owned(), reason }
 }
 
-/// The best explanation for a directory without safetensors.
+/// Explains why a directory has no safetensors.
 fn no_weights(directory: &Path) -> Error {
     let mut names: Vec<String> = std::fs::read_dir(directory)
         .map(|entries| entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())

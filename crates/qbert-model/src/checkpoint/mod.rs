@@ -1,8 +1,8 @@
 //! Hugging Face checkpoint directories, in and out.
 //!
-//! Reading accepts what the ecosystem has produced over the years: f32, f16 and bf16, one file or shards, with or
-//! without the `bert.` prefix, `gamma`/`beta` or `weight`/`bias`, bare encoders and the three heads. Writing
-//! gives the one layout that `transformers` loads today.
+//! Reading accepts every form that the ecosystem has produced over the years: f32, f16 and bf16, one file or shards, with
+//! or without the family's prefix, old and new names of norms, bare encoders and the three heads. Writing produces the
+//! form that `transformers` writes today.
 
 mod files;
 mod read;

@@ -8,23 +8,25 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::files::{StoredTensor, WeightFiles};
-use crate::config::{Config, Head};
+use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::layout::{Layout, Parameter};
+use crate::head::Head;
+use crate::layout::{Parameter, ParameterLayout};
 use crate::parameters::Parameters;
+use crate::role::Module;
 
-/// The files a tokenizer is made from, carried along so that a written checkpoint is complete.
+/// The files of a tokenizer, kept so that a written checkpoint is complete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenizerFiles {
     files: BTreeMap<String, Vec<u8>>,
 }
 
 impl TokenizerFiles {
-    /// The names that are carried.
+    /// The names of the files that are kept.
     pub const NAMES: [&'static str; 5] =
         ["vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
 
-    /// Reads those of the files that are in `directory`.
+    /// Reads the files that are in `directory`.
     pub fn read(directory: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
         for name in Self::NAMES {
@@ -48,23 +50,23 @@ impl TokenizerFiles {
     }
 }
 
-/// Weights in memory, and what had to be left to the caller.
+/// Weights in memory, and which of them the caller must initialize.
 #[derive(Debug)]
 pub struct Loaded {
     /// All weights; tensors named in `fresh` are zero.
     pub parameters: Parameters,
-    /// Pooler or head tensors that the checkpoint lacks: a new head for fine-tuning, to be drawn by the caller.
+    /// The names of pooler and head tensors that the checkpoint lacks: the caller initializes them for fine-tuning.
     pub fresh: Vec<String>,
 }
 
-/// What is done about pooler and head.
+/// How to load the pooler and the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OnTop {
-    /// They must be there.
+    /// Both must be in the checkpoint.
     Required,
-    /// They are taken where they are for the same kind of task and have the right shape.
+    /// The head is loaded if it is for the same kind of task and has the right shape.
     IfItFits,
-    /// The head is not taken, the pooler is.
+    /// The head is not loaded, the pooler is.
     New,
 }
 
@@ -95,13 +97,10 @@ impl Checkpoint {
             return Err(Error::MissingFile { directory: directory.to_owned(), missing });
         }
         let config = Config::read(&config_path)?;
-        let weights = WeightFiles::open(directory)?;
+        let weights = WeightFiles::open(directory, config.family)?;
         let tokenizer = TokenizerFiles::read(directory)?;
         let (head, outputs) = find_head(&config, &weights)?;
-        if matches!(head, Head::SequenceClassification | Head::TokenClassification)
-            && !config.labels.is_empty()
-            && config.labels.len() != outputs
-        {
+        if head.has_labels() && !config.labels.is_empty() && config.labels.len() != outputs {
             let problem = format!("`id2label` names {} labels, but the classifier has {outputs}", config.labels.len());
             return Err(Error::Config { path: config_path, problem });
         }
@@ -123,34 +122,36 @@ impl Checkpoint {
         &self.tokenizer
     }
 
-    /// The head whose tensors are there.
+    /// The head whose tensors the checkpoint has.
     pub fn head(&self) -> Head {
         self.head
     }
 
     /// The labels of a classifier, in the order of its outputs; empty for other heads.
     pub fn labels(&self) -> Vec<String> {
-        match self.head {
-            Head::None | Head::QuestionAnswering => Vec::new(),
-            _ if self.config.labels.is_empty() => (0..self.outputs).map(|i| format!("LABEL_{i}")).collect(),
-            _ => self.config.labels.clone(),
+        if !self.head.has_labels() {
+            return Vec::new();
         }
+        if self.config.labels.is_empty() {
+            return (0..self.outputs).map(|i| format!("LABEL_{i}")).collect();
+        }
+        self.config.labels.clone()
     }
 
     /// Whether the checkpoint has pooler weights.
     pub fn has_pooler(&self) -> bool {
-        self.weights.tensors().contains_key("pooler.dense.weight")
+        has_pooler(&self.config, &self.weights)
     }
 
-    /// The layout of this checkpoint as it is: its own head, its pooler if it has one.
-    pub fn layout(&self) -> Layout {
-        // The heads that read every token have no use for a pooler, and transformers drops it there.
-        let pooler = self.has_pooler() && matches!(self.head, Head::None | Head::SequenceClassification);
-        Layout::new(&self.config, self.head, self.outputs, pooler)
+    /// The layout of this checkpoint: its own head, and its pooler if it has one.
+    pub fn layout(&self) -> ParameterLayout {
+        // Heads that read every token do not use a pooler, and transformers drops it.
+        let pooler = self.has_pooler() && !self.config.family.class(self.head).reads_every_token();
+        ParameterLayout::new(&self.config, self.head, self.outputs, pooler)
     }
 
-    /// Names of tensors that the layout does not use: pre-training heads, position ids.
-    pub fn unused(&self, layout: &Layout) -> Vec<String> {
+    /// The names, as in the files, of tensors that the layout does not use: pre-training heads, position ids.
+    pub fn unused(&self, layout: &ParameterLayout) -> Vec<String> {
         let tensors = self.weights.tensors().iter();
         tensors.filter(|(name, _)| layout.get(name).is_none()).map(|(_, t)| t.file_name.clone()).collect()
     }
@@ -172,20 +173,20 @@ impl Checkpoint {
 
     /// The weights for fine-tuning with `head` and `outputs` labels.
     ///
-    /// Pooler and head are taken where the checkpoint has them in the right shape, and named in
-    /// [`Loaded::fresh`] where it does not.
+    /// Pooler and head are loaded where the checkpoint has them in the right shape, and listed in [`Loaded::fresh`]
+    /// where it does not.
     pub fn load_for(&self, head: Head, outputs: usize) -> Result<Loaded> {
-        self.fill(Layout::new(&self.config, head, outputs, false), OnTop::IfItFits)
+        self.fill(ParameterLayout::new(&self.config, head, outputs, false), OnTop::IfItFits)
     }
 
-    /// The same with a new head, whatever the checkpoint has: for labels that its own head is not for.
+    /// Like [`Checkpoint::load_for`], but always with a new head: for labels that the checkpoint's head was not made for.
     pub fn load_for_new_head(&self, head: Head, outputs: usize) -> Result<Loaded> {
-        self.fill(Layout::new(&self.config, head, outputs, false), OnTop::New)
+        self.fill(ParameterLayout::new(&self.config, head, outputs, false), OnTop::New)
     }
 
-    fn fill(&self, layout: Layout, on_top: OnTop) -> Result<Loaded> {
-        // Shapes first: numbers of a damaged config.json must not decide how much memory is asked for.
-        for parameter in layout.parameters().iter().filter(|parameter| !parameter.on_top) {
+    fn fill(&self, layout: ParameterLayout, on_top: OnTop) -> Result<Loaded> {
+        // Shapes first: a damaged config.json must not decide how much memory is allocated.
+        for parameter in layout.parameters().iter().filter(|parameter| !parameter.role.is_on_top()) {
             let stored = self.weights.tensors().get(&parameter.name);
             self.check_shape(parameter, stored.ok_or_else(|| self.missing(parameter, &layout))?)?;
         }
@@ -194,8 +195,8 @@ impl Checkpoint {
         let mut fresh = Vec::new();
         for parameter in layout.parameters() {
             let stored = self.weights.tensors().get(&parameter.name);
-            let of_head = parameter.on_top && !parameter.name.starts_with("pooler.");
-            // A head for other labels or another task says nothing about this one.
+            let of_head = parameter.role.module == Module::Head;
+            // A head for other labels or another task is of no use here.
             let fits = |stored: &StoredTensor| self.head == layout.head() && stored.shape == parameter.shape;
             let stored = stored.filter(|stored| match on_top {
                 OnTop::IfItFits if of_head => fits(stored),
@@ -204,15 +205,15 @@ impl Checkpoint {
             });
             match stored {
                 Some(stored) => self.copy(parameter, stored, &mut values[parameter.span.clone()])?,
-                None if may_be_fresh && parameter.on_top => fresh.push(parameter.name.clone()),
+                None if may_be_fresh && parameter.role.is_on_top() => fresh.push(parameter.name.clone()),
                 None => return Err(self.missing(parameter, &layout)),
             }
         }
         Ok(Loaded { parameters: Parameters::new(Arc::new(layout), values), fresh })
     }
 
-    /// A tensor that nothing else claims may be the missing one under a misspelt name.
-    fn missing(&self, parameter: &Parameter, layout: &Layout) -> Error {
+    /// Suggests an unused tensor with a similar name: it may be the missing one, misspelled.
+    fn missing(&self, parameter: &Parameter, layout: &ParameterLayout) -> Error {
         Error::MissingTensor {
             path: self.weights.first_path().to_owned(),
             tensor: parameter.name.clone(),
@@ -254,30 +255,33 @@ fn convert<const N: usize>(bytes: &[u8], target: &mut [f32], decode: impl Fn([u8
     }
 }
 
-/// The head that the tensors show, checked against what the configuration declares.
+fn has_pooler(config: &Config, weights: &WeightFiles) -> bool {
+    let name = config.family.tensor_name(Head::None, Module::Pooler.weight());
+    weights.tensors().contains_key(&name)
+}
+
+/// The head whose output layer is in the files and its number of outputs, checked against what the configuration
+/// declares.
 fn find_head(config: &Config, weights: &WeightFiles) -> Result<(Head, usize)> {
-    let tensors = weights.tensors();
-    let outputs = |name: &str| tensors.get(name).map(|t| t.shape.first().copied().unwrap_or(0));
-    let found = match (outputs("classifier.weight"), outputs("qa_outputs.weight")) {
-        (Some(n), _) if config.declared_head == Some(Head::TokenClassification) => (Head::TokenClassification, n),
-        (Some(n), _) if config.declared_head == Some(Head::SequenceClassification) => (Head::SequenceClassification, n),
-        // Undeclared: only a sequence classifier keeps the pooler.
-        (Some(n), _) if tensors.contains_key("pooler.dense.weight") => (Head::SequenceClassification, n),
-        (Some(n), _) => (Head::TokenClassification, n),
-        (None, Some(n)) => (Head::QuestionAnswering, n),
-        (None, None) => (Head::None, 0),
+    let declared = config.declared_head.unwrap_or(Head::None);
+    let name = |head: Head| config.family.class(head).output_weight();
+    let stored = |head: Head| name(head).and_then(|name| weights.tensors().get(&name));
+    let candidates = Head::ALL.into_iter().filter(|&head| stored(head).is_some());
+    let found = if stored(declared).is_some() {
+        declared
+    } else {
+        // Heads may share a name. Where it is not declared which one this is, only a pooled head keeps the pooler.
+        let pooler = has_pooler(config, weights);
+        let fits = |&head: &Head| pooler || !config.family.class(head).pooled;
+        candidates.clone().find(fits).or(candidates.clone().next()).unwrap_or(Head::None)
     };
-    let head_tensor = |name: &str, outputs| Error::MissingTensor {
-        path: weights.first_path().to_owned(),
-        tensor: name.to_owned(),
-        shape: vec![outputs, config.hidden_size],
-        nearest: None,
-    };
-    match config.declared_head {
-        Some(Head::QuestionAnswering) if found.0 != Head::QuestionAnswering => Err(head_tensor("qa_outputs.weight", 2)),
-        Some(Head::SequenceClassification | Head::TokenClassification) if found.0 == Head::None => {
-            Err(head_tensor("classifier.weight", config.labels.len()))
-        }
-        _ => Ok(found),
+    if found != declared && (declared == Head::QuestionAnswering || found == Head::None) {
+        return Err(Error::MissingTensor {
+            path: weights.first_path().to_owned(),
+            tensor: name(declared).unwrap_or_default(),
+            shape: vec![declared.outputs(config.labels.len()), config.hidden_size],
+            nearest: None,
+        });
     }
+    Ok((found, stored(found).map_or(0, |tensor| tensor.shape.first().copied().unwrap_or(0))))
 }

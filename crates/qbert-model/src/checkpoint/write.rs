@@ -15,7 +15,7 @@ use crate::parameters::Parameters;
 /// Other files that belong to a checkpoint directory and may be replaced with it.
 const OWN_FILES: [&str; 3] = ["config.json", "model.safetensors", "README.md"];
 
-/// Writes `parameters` with the head of their layout and these labels, whole or not at all.
+/// Writes `parameters` with the head of their layout and these labels, atomically.
 ///
 /// An existing directory is replaced if it holds nothing but a checkpoint.
 pub fn write_checkpoint(
@@ -29,9 +29,10 @@ pub fn write_checkpoint(
     atomic::write_directory(directory, known, |target| update_checkpoint(target, config, parameters, labels, tokenizer))
 }
 
-/// The same into a directory that holds other things too: each file is replaced whole, the weights last.
+/// Like [`write_checkpoint`], but into a directory that may hold other files. Each file is replaced atomically, the
+/// weights last.
 ///
-/// For a run's own directory, where only the weights change from one call to the next.
+/// For the directory of a training run, where only the weights change from one call to the next.
 pub fn update_checkpoint(
     directory: &Path,
     config: &Config,
@@ -54,7 +55,7 @@ fn write_weights(path: &Path, parameters: &Parameters) -> Result<()> {
         let values = parameters.get(parameter);
         (layout.file_name(parameter), FloatTensor { shape: &parameter.shape, values })
     });
-    // transformers refuses a file whose metadata does not say which framework's conventions it follows.
+    // transformers refuses a file whose metadata does not name a framework.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     atomic::write_tensors(path, tensors, metadata)
 }

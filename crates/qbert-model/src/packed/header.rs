@@ -1,8 +1,7 @@
 //! The frame of a packed file: a safetensors header, tensors without gaps, and a checksum for each part.
 //!
-//! Written and read here rather than by the safetensors crate for three reasons: tensors lie in the order that alignment
-//! wants, the header is checked before it is parsed, and no number in it can overflow. Any safetensors reader can open
-//! the result.
+//! This module does not use the safetensors crate, for three reasons: tensors are ordered by alignment, the header's
+//! checksum is verified before it is parsed, and no number in it can overflow. Any safetensors reader can open the file.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,7 +16,7 @@ pub(super) const CHECKSUMS: &str = "checksums";
 const ALIGNMENT: usize = 64;
 const LENGTH_BYTES: usize = 8;
 const METADATA: &str = "__metadata__";
-/// No model's header comes near this; a larger one is damaged, and is refused before it is read.
+/// No model's header comes near this; a larger one is damaged and refused before it is read.
 const LARGEST_HEADER: u64 = 100 << 20;
 
 /// The two number formats of a packed file.
@@ -73,9 +72,9 @@ pub(super) struct Header {
 /// What is wrong with a file's frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Problem {
-    /// It is something else.
+    /// It is not a packed model.
     Foreign(String),
-    /// It was a packed model once.
+    /// It is a damaged packed model.
     Damaged(String),
 }
 
@@ -83,7 +82,7 @@ impl Header {
     /// Reads the frame and compares every checksum.
     pub(super) fn read(file: &[u8]) -> Result<Self, Problem> {
         let end = header_end(file)?;
-        // The header's own checksum comes first: after it, nothing in the header is a transmission error.
+        // The header's own checksum comes first, so that later errors are not due to flipped bits in the header.
         let sum = |place: usize| {
             let at = file.len().checked_sub(4 * place)?;
             Some(u32::from_le_bytes(*file.get(at..)?.first_chunk()?))
@@ -121,7 +120,7 @@ fn header_end(file: &[u8]) -> Result<usize, Problem> {
     Ok(end)
 }
 
-/// The best explanation for a header that does not have its checksum.
+/// Explains why a header does not match its checksum.
 fn explain(file: &[u8], end: usize) -> Problem {
     let Ok(header) = parse(file, end) else {
         return Problem::Damaged("the header is damaged: it does not match its checksum".to_owned());
@@ -236,7 +235,7 @@ fn header_bytes(metadata: &BTreeMap<String, String>, tensors: &[NewTensor]) -> V
     let sums = 4 * (tensors.len() + 2);
     add(CHECKSUMS, Kind::U8, &[sums], sums);
     let mut text = Value::Object(json).to_string().into_bytes();
-    // Spaces after the JSON are part of the format, so that the data begins at a cache line.
+    // The format pads the JSON with spaces, so that the data begins at a cache line.
     text.resize((LENGTH_BYTES + text.len()).next_multiple_of(ALIGNMENT) - LENGTH_BYTES, b' ');
     let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
     bytes.append(&mut text);

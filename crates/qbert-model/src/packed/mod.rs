@@ -1,10 +1,10 @@
 //! `model.qbert`: one file with everything a prediction needs, used straight from the memory map.
 //!
-//! The format is specified byte by byte in `docs/format.md`. Opening a file checks all of it: the frame, a checksum of
-//! every part, every shape and length against the configuration and the plan, every number for being usable. After
+//! The format is specified byte by byte in `docs/format.md`. Opening a file checks all of it: the frame, the checksum of
+//! every part, every shape and length against the configuration and the plan, and that every number is usable. After
 //! [`PackedModel::open`] nothing can be missing, out of range or damaged, so accessors do not fail.
 //!
-//! Not for training: there are no master weights in it. A quantized checkpoint directory has those.
+//! Not for training: the file has no master weights. A quantized checkpoint directory has those.
 
 mod header;
 mod read;
@@ -19,11 +19,13 @@ use qbert_kernels::MappedFile;
 use qbert_kernels::int::{EmbeddingRows, PackedWeights};
 use qbert_quant::{ActivationParams, Affine, BitWidth, Layout as MatrixLayout, Plan, Site};
 
-use crate::config::{Config, Head};
+use crate::config::Config;
 use crate::error::Result;
-use crate::layout::Layout;
+use crate::head::Head;
+use crate::layout::ParameterLayout;
+use crate::role::Role;
 
-pub use write::{PackedContents, packed_bytes, quantize_sites, write_packed};
+pub use write::{PackedContents, packed_bytes, write_packed};
 
 /// The version of the format that is written, and the only one that is read.
 pub const VERSION: u32 = 1;
@@ -62,7 +64,7 @@ impl LayerActivations {
     }
 }
 
-/// How a packed model cuts text into pieces.
+/// The tokenizer of a packed model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PackedTokenizer<'a> {
     /// BERT's usual tokenizer: one token per line, and the settings of a `tokenizer_config.json` as a JSON object.
@@ -121,7 +123,7 @@ impl<'a> PackedGroups<'a> {
     }
 }
 
-/// The bytes of a model: mapped, or handed over.
+/// The bytes of a model: a mapped file, or in memory.
 #[derive(Debug)]
 enum Storage {
     Mapped(MappedFile),
@@ -139,7 +141,7 @@ impl std::ops::Deref for Storage {
     }
 }
 
-/// One site as it is stored.
+/// How one site is stored.
 #[derive(Debug)]
 enum StoredSite {
     Codes { bits: BitWidth, layout: MatrixLayout, affines: Vec<Affine>, bytes: Range<usize> },
@@ -152,7 +154,7 @@ pub struct PackedModel {
     path: PathBuf,
     storage: Storage,
     config: Config,
-    layout: Layout,
+    layout: ParameterLayout,
     labels: Vec<String>,
     task: String,
     plan: Plan,
@@ -160,7 +162,7 @@ pub struct PackedModel {
     tokenizer_options: Option<String>,
     tokenizer: Range<usize>,
     sites: BTreeMap<Site, StoredSite>,
-    floats: BTreeMap<String, Range<usize>>,
+    floats: BTreeMap<Role, Range<usize>>,
     activations: Option<Vec<LayerActivations>>,
     sizes: Vec<(String, usize)>,
 }
@@ -169,7 +171,7 @@ impl PackedModel {
     /// Maps and checks the file at `path`.
     ///
     /// # Errors
-    /// When the file cannot be read, is no packed model, is of another version, or is damaged in any way; the error
+    /// When the file cannot be read, is not a packed model, has another version, or is damaged in any way. The error
     /// names the file and the part.
     pub fn open(path: &Path) -> Result<Self> {
         if path.is_dir() {
@@ -180,7 +182,7 @@ impl PackedModel {
         read::read(path, Storage::Mapped(map))
     }
 
-    /// The same from bytes in memory; `name` stands for them in errors.
+    /// Opens a model from bytes in memory; errors call them `name`.
     ///
     /// # Errors
     /// As [`PackedModel::open`].
@@ -188,7 +190,7 @@ impl PackedModel {
         read::read(Path::new(name), Storage::Owned(bytes))
     }
 
-    /// Compares every checksum once more: whether the bytes are still what was opened.
+    /// Verifies every checksum again, in case the file changed since it was opened.
     ///
     /// # Errors
     /// As [`PackedModel::open`].
@@ -206,8 +208,8 @@ impl PackedModel {
         self.storage.len()
     }
 
-    /// Every tensor of the file with its bytes, in the order of the file; what is missing to
-    /// [`PackedModel::file_len`] is the header.
+    /// Every tensor with its size in bytes, in the order of the file. The header makes up the rest of
+    /// [`PackedModel::file_len`].
     pub fn sizes(&self) -> &[(String, usize)] {
         &self.sizes
     }
@@ -217,8 +219,8 @@ impl PackedModel {
         &self.config
     }
 
-    /// Which tensors the model has; sites are in it under their f32 names.
-    pub fn layout(&self) -> &Layout {
+    /// The model's parameters, with the shapes they have in f32.
+    pub fn layout(&self) -> &ParameterLayout {
         &self.layout
     }
 
@@ -232,7 +234,7 @@ impl PackedModel {
         &self.labels
     }
 
-    /// The task's name as it was given when the model was packed; may be empty.
+    /// The name of the task given when the model was packed; may be empty.
     pub fn task(&self) -> &str {
         &self.task
     }
@@ -242,12 +244,12 @@ impl PackedModel {
         &self.plan
     }
 
-    /// Where the model comes from: whatever was written down when it was packed.
+    /// Where the model comes from, as recorded when it was packed.
     pub fn provenance(&self) -> &BTreeMap<String, String> {
         &self.provenance
     }
 
-    /// How text is cut into pieces.
+    /// The tokenizer.
     pub fn tokenizer(&self) -> PackedTokenizer<'_> {
         let bytes = &self.storage[self.tokenizer.clone()];
         match &self.tokenizer_options {
@@ -282,10 +284,10 @@ impl PackedModel {
         }
     }
 
-    /// The values of a tensor that is not quantized (biases, `LayerNorm`, pooler, head), by its canonical name; straight
-    /// from the file where the machine allows it.
-    pub fn float(&self, name: &str) -> Option<Cow<'_, [f32]>> {
-        self.floats.get(name).map(|bytes| self.floats_at(bytes))
+    /// The values of a tensor that is never quantized (biases, norms, pooler, head), straight from the file where the
+    /// machine allows it.
+    pub fn float(&self, role: Role) -> Option<Cow<'_, [f32]>> {
+        self.floats.get(&role).map(|bytes| self.floats_at(bytes))
     }
 
     fn floats_at(&self, bytes: &Range<usize>) -> Cow<'_, [f32]> {

@@ -1,4 +1,4 @@
-//! Reading a packed model: everything is checked here, once, against the configuration and the plan.
+//! Reading a packed model: everything is checked once, against the configuration and the plan.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,11 +8,13 @@ use qbert_quant::{ActivationParams, Affine, BitWidth, Layout as MatrixLayout, Pl
 
 use super::header::{Entry, Header, Kind, Problem};
 use super::{LayerActivations, PackedModel, Storage, StoredSite, VERSION};
-use crate::config::{Config, Head};
+use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::layout::{Layout, site_tensor};
+use crate::head::Head;
+use crate::layout::{Parameter, ParameterLayout};
+use crate::role::Module;
 
-/// The frame and its checksums, as errors of this crate.
+/// Checks the frame, its checksums and the version.
 pub(super) fn check_frame(path: &Path, bytes: &[u8]) -> Result<Header> {
     if bytes.starts_with(b"version https://git-lfs") {
         return Err(Error::LfsPointer { path: path.to_owned() });
@@ -44,21 +46,16 @@ pub(super) fn read(path: &Path, storage: Storage) -> Result<PackedModel> {
     let plan = Plan::parse(reader.text("plan")?, &format!("{}: the plan inside", path.display()))?;
     plan.check_layers(config.layers).map_err(|error| reader.damaged(error.to_string()))?;
     let layout = reader.layout(&config)?;
-    let labels = match layout.head() {
-        Head::SequenceClassification | Head::TokenClassification => config.labels.clone(),
-        Head::None | Head::QuestionAnswering => Vec::new(),
-    };
+    let labels = if layout.head().has_labels() { config.labels.clone() } else { Vec::new() };
     let provenance = reader.provenance()?;
     let task = reader.text("task")?.to_owned();
     let mut sites = BTreeMap::new();
     for tensor in &config.shape(None).tensors {
-        sites.insert(tensor.site, reader.site(tensor, &plan, config.heads)?);
+        sites.insert(tensor.site, reader.site(tensor, &layout, &plan, config.heads)?);
     }
     let mut floats = BTreeMap::new();
-    for parameter in layout.parameters() {
-        if Site::all(config.layers).all(|site| site_tensor(site) != parameter.name) {
-            floats.insert(parameter.name.clone(), reader.floats(&parameter.name, &parameter.shape)?.bytes);
-        }
+    for Parameter { role, name, shape, .. } in layout.parameters().iter().filter(|p| p.role.site().is_none()) {
+        floats.insert(*role, reader.floats(name, shape)?.bytes);
     }
     let activations = match plan.activation().bits {
         Precision::Full => None,
@@ -92,7 +89,7 @@ pub(super) fn read(path: &Path, storage: Storage) -> Result<PackedModel> {
     })
 }
 
-/// The tensors of a file that nobody has asked for yet.
+/// The parts of a file that are not yet read.
 struct Reader<'a> {
     path: &'a Path,
     bytes: &'a [u8],
@@ -119,16 +116,13 @@ impl<'a> Reader<'a> {
         serde_json::from_str(self.text("provenance")?).map_err(|error| self.damaged(format!("`provenance`: {error}")))
     }
 
-    /// The model's tensors, from the configuration and from what is there.
-    fn layout(&self, config: &Config) -> Result<Layout> {
+    /// The layout, from the configuration and the tensors in the file.
+    fn layout(&self, config: &Config) -> Result<ParameterLayout> {
         let head =
             config.declared_head.ok_or_else(|| self.damaged("`architectures` names no known head".to_owned()))?;
-        let outputs = match head {
-            Head::None => 0,
-            Head::QuestionAnswering => 2,
-            Head::SequenceClassification | Head::TokenClassification => config.labels.len(),
-        };
-        Ok(Layout::new(config, head, outputs, self.tensors.contains_key("pooler.dense.weight")))
+        let pooler = config.family.tensor_name(Head::None, Module::Pooler.weight());
+        let outputs = head.outputs(config.labels.len());
+        Ok(ParameterLayout::new(config, head, outputs, self.tensors.contains_key(&pooler)))
     }
 
     /// A tensor of this name and format; each is taken once.
@@ -161,17 +155,24 @@ impl<'a> Reader<'a> {
         self.bytes[entry.bytes.clone()].as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes))
     }
 
-    fn site(&mut self, tensor: &SitedTensor, plan: &Plan, heads: usize) -> Result<StoredSite> {
+    fn site(
+        &mut self,
+        tensor: &SitedTensor,
+        parameters: &ParameterLayout,
+        plan: &Plan,
+        heads: usize,
+    ) -> Result<StoredSite> {
         let SitedTensor { site, rows, cols, axis, .. } = *tensor;
         let planned = plan.site(site)?;
         let Precision::Bits(bits) = planned.bits else {
-            let bytes = self.floats(&site_tensor(site), &[rows, cols])?.bytes;
+            let parameter = parameters.site(site).ok_or_else(|| self.damaged(format!("no weights for {site}")))?;
+            let bytes = self.floats(&parameter.name, &[rows, cols])?.bytes;
             return Ok(StoredSite::Full { cols, bytes });
         };
         let layout = MatrixLayout::resolve(rows, cols, axis, planned.groups, heads)
             .map_err(|source| qbert_quant::Error::AtSite { site, source: Box::new(source) })?;
         let bytes = self.take(&format!("{site}.codes"), Kind::U8)?.bytes;
-        self.check_codes(site, (bits, rows, cols), &self.bytes[bytes.clone()])?;
+        self.check_codes(tensor, bits, &self.bytes[bytes.clone()])?;
         let groups = self.floats(&format!("{site}.groups"), &[layout.groups().count(), 2])?;
         let numbers: Vec<f32> = self.values(&groups).collect();
         let affines = numbers.as_chunks::<2>().0.iter().map(|&[step, low]| Affine::new(low, step, bits));
@@ -180,8 +181,9 @@ impl<'a> Reader<'a> {
         Ok(StoredSite::Codes { bits, layout, affines, bytes })
     }
 
-    /// Lengths, and that nothing is hidden in what fills up a matrix.
-    fn check_codes(&self, site: Site, (bits, rows, cols): (BitWidth, usize, usize), codes: &[u8]) -> Result<()> {
+    /// Checks the length, and that the padding is zero.
+    fn check_codes(&self, tensor: &SitedTensor, bits: BitWidth, codes: &[u8]) -> Result<()> {
+        let SitedTensor { site, rows, cols, .. } = *tensor;
         let checked = match site {
             Site::Layer(..) => {
                 PackedWeights::new(bits.get(), rows, cols, codes).and_then(|weights| weights.check_padding())

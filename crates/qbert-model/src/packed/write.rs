@@ -1,26 +1,27 @@
-//! Writing a packed model, whole or not at all.
+//! Writing a packed model, atomically.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
 use qbert_kernels::int::{EmbeddingRows, LayoutError, pack};
-use qbert_quant::{BitWidth, Layout as MatrixLayout, Plan, Precision, QuantParams, QuantizedMatrix, Scratch, Site};
+use qbert_quant::{BitWidth, Layout as MatrixLayout, Plan, Precision, QuantizedMatrix, Site};
 
 use super::header::{self, Kind, NewTensor};
 use super::{LayerActivations, PackedTokenizer, VERSION};
 use crate::atomic;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::layout::{Parameter, site_tensor};
+use crate::layout::Parameter;
 use crate::parameters::Parameters;
+use crate::role::Module;
 
 /// Everything that goes into a packed model.
 #[derive(Debug, Clone, Copy)]
 pub struct PackedContents<'a> {
     /// The model's numbers.
     pub config: &'a Config,
-    /// All weights with their head. Taken from it: what is not quantized, and sites that the plan leaves in f32.
+    /// All weights with their head. Used for tensors that are never quantized and sites that the plan leaves in f32.
     pub parameters: &'a Parameters,
     /// A classifier's labels, in the order of its outputs; empty for other heads.
     pub labels: &'a [String],
@@ -32,38 +33,13 @@ pub struct PackedContents<'a> {
     pub sites: &'a BTreeMap<Site, QuantizedMatrix>,
     /// One entry per encoder layer; `None` where the plan leaves activations in f32.
     pub activations: Option<&'a [LayerActivations]>,
-    /// How text is cut into pieces.
+    /// The tokenizer.
     pub tokenizer: PackedTokenizer<'a>,
     /// Where the model comes from, for people and for reports.
     pub provenance: &'a BTreeMap<String, String>,
 }
 
-/// Quantizes every site that the plan quantizes, with ranges found as the plan says: packing without training.
-///
-/// # Errors
-/// When the plan is for another model, or a weight cannot be quantized.
-pub fn quantize_sites(
-    config: &Config,
-    parameters: &Parameters,
-    plan: &Plan,
-) -> Result<BTreeMap<Site, QuantizedMatrix>> {
-    plan.check_layers(config.layers)?;
-    let mut scratch = Scratch::default();
-    let mut sites = BTreeMap::new();
-    for tensor in config.shape(None).tensors {
-        let site_plan = plan.site(tensor.site)?;
-        let Precision::Bits(bits) = site_plan.bits else { continue };
-        let at_site = |source| qbert_quant::Error::AtSite { site: tensor.site, source: Box::new(source) };
-        let layout = MatrixLayout::resolve(tensor.rows, tensor.cols, tensor.axis, site_plan.groups, config.heads);
-        let values = parameters.named(&site_tensor(tensor.site)).unwrap_or_default();
-        let params = layout.and_then(|layout| QuantParams::fit(values, layout, bits, site_plan.range, &mut scratch));
-        let matrix = params.and_then(|params| QuantizedMatrix::quantize(values, &params)).map_err(at_site)?;
-        sites.insert(tensor.site, matrix);
-    }
-    Ok(sites)
-}
-
-/// Writes a packed model; an old file stays until the new one is complete and on the disk. Returns its bytes.
+/// Writes a packed model and returns its size in bytes. An old file stays until the new one is complete and on disk.
 ///
 /// # Errors
 /// When the contents do not fit together, or the file cannot be written.
@@ -79,7 +55,7 @@ pub fn write_packed(path: &Path, contents: &PackedContents<'_>) -> Result<u64> {
     Ok(length)
 }
 
-/// The bytes of a packed model in memory; `name` stands for it in errors.
+/// The bytes of a packed model in memory; errors call it `name`.
 ///
 /// # Errors
 /// When the contents do not fit together.
@@ -108,20 +84,20 @@ impl Write for Counted<'_> {
     }
 }
 
-/// Metadata and tensors in the order of the file: what needs alignment first, what has any length last.
+/// Metadata and tensors in the order of the file: aligned parts first, parts of arbitrary length last.
 fn collect(path: &Path, contents: &PackedContents<'_>) -> Result<(BTreeMap<String, String>, Vec<NewTensor>)> {
     let PackedContents { config, parameters, labels, plan, activations, .. } = *contents;
     plan.check_layers(config.layers)?;
     let problem = |problem: String| Error::PackedContents { path: path.to_owned(), problem };
     let layout = parameters.layout();
-    let outputs = layout.get("classifier.weight").and_then(|parameter| parameter.shape.first()).copied().unwrap_or(0);
+    let output = layout.role(Module::Head.bias()).filter(|_| layout.head().has_labels());
+    let outputs = output.map_or(0, |bias| bias.span.len());
     if labels.len() != outputs {
         return Err(problem(format!("{} labels for a head of {outputs} outputs", labels.len())));
     }
     let (mut matrices, mut floats, mut tables) = (Vec::new(), Vec::new(), Vec::new());
     for parameter in layout.parameters() {
-        let site = Site::all(config.layers).find(|&site| site_tensor(site) == parameter.name);
-        let quantized = match site {
+        let quantized = match parameter.role.site() {
             Some(site) if plan.site(site)?.bits != Precision::Full => Some(site),
             _ => None,
         };
@@ -148,7 +124,7 @@ fn collect(path: &Path, contents: &PackedContents<'_>) -> Result<(BTreeMap<Strin
     Ok((metadata(contents, &config.to_json(layout.head(), labels).to_string()), tensors))
 }
 
-/// Whether there is an entry for every layer if, and only if, the plan quantizes activations.
+/// Checks that there is an entry for every layer if the plan quantizes activations, and none otherwise.
 fn check_activations(
     config: &Config,
     plan: &Plan,
@@ -182,7 +158,7 @@ fn metadata(contents: &PackedContents<'_>, config: &str) -> BTreeMap<String, Str
     metadata
 }
 
-/// Whether a matrix is what the plan says, in the model's shape.
+/// Checks that a matrix has the model's shape and is quantized as planned.
 fn check_matrix(
     parameter: &Parameter,
     plan: &Plan,

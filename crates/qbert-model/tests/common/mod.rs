@@ -2,10 +2,13 @@
 
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+pub(crate) mod quantize_sites;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use qbert_model::{Config, Head, Layout};
+use qbert_model::family::BERT;
+use qbert_model::{Config, Head, ParameterLayout};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
@@ -44,7 +47,7 @@ impl Model {
             Head::QuestionAnswering => 2,
             _ => 3,
         };
-        let layout = Layout::new(&parsed, head, outputs, head == Head::None);
+        let layout = ParameterLayout::new(&parsed, head, outputs, head == Head::None);
         let tensors = layout.parameters().iter().map(|parameter| {
             let values = parameter.span.clone().map(value_at);
             let tensor = Tensor {
@@ -54,7 +57,7 @@ impl Model {
             };
             (layout.file_name(parameter), tensor)
         });
-        let config = CONFIG.replace("BertForSequenceClassification", head.architecture());
+        let config = CONFIG.replace("BertForSequenceClassification", BERT.class(head).architecture);
         Self { config, tensors: tensors.collect() }
     }
 

@@ -10,7 +10,7 @@ mod sensitivity;
 use std::path::{Path, PathBuf};
 
 use qbert_kernels::Threads;
-use qbert_model::{Config, Head, Layout};
+use qbert_model::{Config, Head, ParameterLayout};
 use qbert_quant::allocate::budget::Granularity;
 use qbert_quant::{GroupSpec, Metric, ModelShape, Plan, RangeMethod};
 use serde::Serialize;
@@ -127,7 +127,7 @@ pub fn shape(directory: &Path) -> Result<ModelShape> {
     let config = Config::read(&path)?;
     let head = config.declared_head.unwrap_or(Head::None);
     let outputs = if head == Head::QuestionAnswering { 2 } else { config.labels.len().max(2) };
-    Ok(config.shape(Some(&Layout::new(&config, head, outputs, head == Head::None))))
+    Ok(config.shape(Some(&ParameterLayout::new(&config, head, outputs, head == Head::None))))
 }
 
 /// Reads and checks a plan's file.

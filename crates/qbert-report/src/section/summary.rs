@@ -148,7 +148,7 @@ fn draw_stages(width: f64, stages: &[(&str, f64)], metric: &str) -> Canvas {
     let mut canvas = Canvas::new(width, row * stages.len() as f64 + 54.0);
     let area = Area { left, top: 8.0, width: width - left - 60.0, height: row * stages.len() as f64 };
     let Some(domain) = extent(stages.iter().map(|stage| stage.1)) else { return canvas };
-    // SizeBudget for a value left of the lowest mark.
+    // Room for a value left of the lowest mark.
     let scale = Scale::linear(domain, (area.left + 44.0, area.right()), if narrow { 4 } else { 6 });
     axis::horizontal(&mut canvas, area, &scale, if narrow { 4 } else { 6 }, metric);
     for value in scale.ticks(if narrow { 4 } else { 6 }) {

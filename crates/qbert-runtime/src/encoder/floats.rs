@@ -8,7 +8,7 @@ use crate::state::{FloatBuffers, State, room};
 use crate::weights::{Layer, Linear};
 
 impl Encoder {
-    /// One layer; the hidden state is there.
+    /// Computes one layer from the hidden state, in place.
     pub(super) fn layer_in_floats(&self, layer: &Layer, only_first: bool, state: &mut State) {
         let config = self.model.config();
         let (rows, width) = (state.shape.rows, state.shape.width);
@@ -37,14 +37,14 @@ impl Encoder {
         let before = room(result, wide);
         self.apply(&layer.intermediate, hidden, before);
         let inner = room(read, wide);
-        self.compute.gelu(before, inner);
+        self.activate(before, inner);
         let sum = room(result, rows * width);
         self.apply(&layer.output, inner, sum);
         self.add_norm(layer.output_norm.with(config.layer_norm_eps), sum, hidden);
     }
 
     fn apply(&self, linear: &Linear, read: &[f32], out: &mut [f32]) {
-        // Without quantized activations every matrix is in f32, since the model was opened.
+        // Without quantized activations, every matrix was converted to f32 when the model was opened.
         if let Linear::Floats { values, bias } = linear {
             self.multiply(values, bias, read, out);
         }
@@ -90,7 +90,7 @@ pub(super) fn multiply(compute: &Compute, weight: &[f32], bias: &[f32], read: &[
     compute.gemm_nt(read, weight, Start::Bias(bias), MatMut::new(out, rows, neurons));
 }
 
-/// Moves these rows, which ascend, to the front.
+/// Moves these rows, given in ascending order, to the front.
 pub(super) fn keep_rows(matrix: &mut [f32], width: usize, rows: &[usize]) {
     for (row, &from) in rows.iter().enumerate() {
         matrix.copy_within(from * width..(from + 1) * width, row * width);

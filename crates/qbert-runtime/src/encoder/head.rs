@@ -1,6 +1,6 @@
 //! Pooler and head, in f32.
 
-use qbert_model::Head;
+use qbert_model::family::Pooling;
 
 use super::Encoder;
 use super::floats::multiply;
@@ -15,17 +15,19 @@ impl Encoder {
         if let Some(pooler) = &self.weights.pooler {
             let first = room(first_tokens, sequences * width);
             for (sequence, first) in first.chunks_exact_mut(width).enumerate() {
-                // Where only first tokens were computed, they are all there is.
+                // Where only first tokens were computed, there is one row per sequence.
                 let row = if rows == sequences { sequence } else { offsets[sequence] };
                 first.copy_from_slice(&hidden[row * width..(row + 1) * width]);
             }
             let pooled = room(pooled, sequences * width);
             multiply(&self.compute, &pooler.weight, &pooler.bias, first, pooled);
-            self.compute.kernels().tanh_in_place(pooled);
+            match self.model.config().family.pooling {
+                Pooling::FirstTokenTanh => self.compute.kernels().tanh_in_place(pooled),
+            }
             shape.pooled_rows = sequences;
         }
         let Some(head) = &self.weights.head else { return };
-        let per_token = self.model.head() != Head::SequenceClassification;
+        let per_token = self.model.layout().head_class().reads_every_token();
         let (score_rows, source) = if per_token { (rows, &hidden[..]) } else { (sequences, &pooled[..]) };
         let outputs = head.bias.len();
         let scores = room(logits, score_rows * outputs);

@@ -1,9 +1,9 @@
 //! An encoder layer with quantized activations.
 
-use qbert_kernels::LayerNorm;
 use qbert_kernels::int::{
     AttentionInput, Codes, LinearInput, LinearLayer, LinearOutput, NormOutput, PackedWeights, Quantizer,
 };
+use qbert_model::family::Activation;
 use qbert_model::packed::PackedSite;
 use qbert_quant::Site;
 
@@ -12,18 +12,20 @@ use super::floats::keep_rows;
 use crate::state::{CodeBuffers, FloatBuffers, State, room};
 use crate::weights::{Floats, Layer, Linear, Quantizers};
 
-/// The f32 side of a layer that has codes.
-struct Rest<'a> {
-    hidden: &'a mut [f32],
-    floats: &'a mut FloatBuffers,
+/// Codes to be written, and how they are made.
+struct CodesOutput<'a> {
+    codes: &'a mut Codes,
+    quantizer: Quantizer,
 }
 
 impl Encoder {
-    /// One layer; `input` codes and hidden state are there. `quantizers` are this layer's and the next one's.
+    /// Computes one layer from the hidden state and its codes. Codes of the result are made with `next`, the quantizer
+    /// of the next layer's input, if there is one.
     pub(super) fn layer_in_codes(
         &self,
         layer: &Layer,
-        (own, next): (&Quantizers, Option<Quantizers>),
+        own: &Quantizers,
+        next: Option<Quantizer>,
         only_first: bool,
         state: &mut State,
     ) {
@@ -34,7 +36,7 @@ impl Encoder {
         for codes in [&mut *query, &mut *key, &mut *value, &mut *context] {
             codes.resize(rows);
         }
-        self.attention_inputs(layer, (input, own), [&mut *query, &mut *key, &mut *value], floats);
+        self.attention_inputs(layer, own, input, [&mut *query, &mut *key, &mut *value], floats);
         let [query_by, key_by, value_by] = own.attention;
         let attention = AttentionInput {
             query: (query, query_by),
@@ -53,24 +55,29 @@ impl Encoder {
         let rows = shape.rows;
         middle.resize(rows);
         inner.resize(rows);
-        let mut rest = Rest { hidden: &mut hidden[..rows * width], floats };
+        let hidden = &mut hidden[..rows * width];
         let norm = layer.attention_norm.with(config.layer_norm_eps);
-        let target = Some((&mut *middle, own.middle));
-        self.add_and_norm(&layer.attention_output, (context, own.context), (norm, target), &mut rest);
-        self.to_gelu(&layer.intermediate, (middle, own.middle), (inner, own.inner), rest.floats);
+        let output = NormOutput { norm, hidden: &mut *hidden, codes: Some((&mut *middle, own.middle)) };
+        let read = LinearInput { codes: context, quantizer: own.context };
+        self.add_and_norm(&layer.attention_output, read, output, floats);
+        let read = LinearInput { codes: middle, quantizer: own.middle };
+        let target = CodesOutput { codes: inner, quantizer: own.inner };
+        self.to_activation(&layer.intermediate, read, target, floats);
         let norm = layer.output_norm.with(config.layer_norm_eps);
-        let target = next.map(|next| {
+        let codes = next.map(|next| {
             input.resize(rows);
-            (&mut *input, next.input)
+            (&mut *input, next)
         });
-        self.add_and_norm(&layer.output, (inner, own.inner), (norm, target), &mut rest);
+        let read = LinearInput { codes: inner, quantizer: own.inner };
+        self.add_and_norm(&layer.output, read, NormOutput { norm, hidden, codes }, floats);
     }
 
     /// Query, key and value: in one go where all three are codes.
     fn attention_inputs(
         &self,
         layer: &Layer,
-        (input, own): (&Codes, &Quantizers),
+        own: &Quantizers,
+        input: &Codes,
         targets: [&mut Codes; 3],
         floats: &mut FloatBuffers,
     ) {
@@ -92,7 +99,7 @@ impl Encoder {
                     self.compute.linear(source, [LinearLayer { weights, params, output }]);
                 }
                 None => {
-                    self.multiply_values(linear, (input, own.input), floats);
+                    self.multiply_values(linear, source, floats);
                     let length = target.rows() * target.cols();
                     self.compute.quantize(&floats.result[..length], target, by);
                 }
@@ -100,48 +107,40 @@ impl Encoder {
         }
     }
 
-    /// `hidden = LayerNorm(hidden + linear(input))`, and its codes if anybody reads them.
-    fn add_and_norm(
-        &self,
-        linear: &Linear,
-        (input, by): (&Codes, Quantizer),
-        (norm, codes): (LayerNorm<'_>, Option<(&mut Codes, Quantizer)>),
-        rest: &mut Rest<'_>,
-    ) {
-        let Rest { hidden, floats } = rest;
+    /// `hidden = LayerNorm(hidden + linear(input))`, and its codes where they are needed.
+    fn add_and_norm(&self, linear: &Linear, input: LinearInput<'_>, output: NormOutput<'_>, floats: &mut FloatBuffers) {
         match self.packed(linear) {
-            Some((weights, params)) => {
-                let source = LinearInput { codes: input, quantizer: by };
-                self.compute.linear_norm(source, weights, params, NormOutput { norm, hidden, codes });
-            }
+            Some((weights, params)) => self.compute.linear_norm(input, weights, params, output),
             None => {
-                self.multiply_values(linear, (input, by), floats);
-                self.compute.add_scaled(1.0, &floats.result[..hidden.len()], hidden);
-                self.compute.norm_to_codes(NormOutput { norm, hidden, codes });
+                self.multiply_values(linear, input, floats);
+                self.compute.add_scaled(1.0, &floats.result[..output.hidden.len()], output.hidden);
+                self.compute.norm_to_codes(output);
             }
         }
     }
 
-    /// `target = gelu(linear(input))`, quantized.
-    fn to_gelu(
+    /// `target = activation(linear(input))`, quantized.
+    fn to_activation(
         &self,
         linear: &Linear,
-        (input, by): (&Codes, Quantizer),
-        (target, target_by): (&mut Codes, Quantizer),
+        input: LinearInput<'_>,
+        target: CodesOutput<'_>,
         floats: &mut FloatBuffers,
     ) {
+        let CodesOutput { codes, quantizer } = target;
         match self.packed(linear) {
             Some((weights, params)) => {
-                let source = LinearInput { codes: input, quantizer: by };
-                let output = LinearOutput::Gelu(target, target_by);
-                self.compute.linear(source, [LinearLayer { weights, params, output }]);
+                let output = match self.model.config().activation {
+                    Activation::Gelu => LinearOutput::Gelu(codes, quantizer),
+                };
+                self.compute.linear(input, [LinearLayer { weights, params, output }]);
             }
             None => {
-                self.multiply_values(linear, (input, by), floats);
-                let length = target.rows() * target.cols();
+                self.multiply_values(linear, input, floats);
+                let length = codes.rows() * codes.cols();
                 let values = room(&mut floats.read, length);
-                self.compute.gelu(&floats.result[..length], values);
-                self.compute.quantize(values, target, target_by);
+                self.activate(&floats.result[..length], values);
+                self.compute.quantize(values, codes, quantizer);
             }
         }
     }
@@ -159,13 +158,21 @@ impl Encoder {
         }
     }
 
-    /// An f32 layer on the values of codes: the result is in `floats.result`.
-    fn multiply_values(&self, linear: &Linear, (input, by): (&Codes, Quantizer), floats: &mut FloatBuffers) {
+    /// An f32 layer on the values of codes; writes the result to `floats.result`.
+    fn multiply_values(&self, linear: &Linear, input: LinearInput<'_>, floats: &mut FloatBuffers) {
         let Linear::Floats { values, bias } = linear else { return };
         let FloatBuffers { read, result, .. } = floats;
-        let read = room(read, input.rows() * input.cols());
-        self.compute.dequantize(input, by, read);
-        self.multiply(values, bias, read, room(result, input.rows() * bias.len()));
+        let LinearInput { codes, quantizer } = input;
+        let read = room(read, codes.rows() * codes.cols());
+        self.compute.dequantize(codes, quantizer, read);
+        self.multiply(values, bias, read, room(result, codes.rows() * bias.len()));
+    }
+
+    /// The activation between the feed-forward matrices, in f32.
+    pub(super) fn activate(&self, before: &[f32], after: &mut [f32]) {
+        match self.model.config().activation {
+            Activation::Gelu => self.compute.gelu(before, after),
+        }
     }
 
     /// `out = read · Wᵀ + b`.

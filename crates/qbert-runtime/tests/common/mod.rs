@@ -2,18 +2,22 @@
 
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+#[path = "../../../qbert-model/tests/common/quantize_sites.rs"]
+mod quantize_sites;
 pub(crate) mod reference;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use qbert_model::packed::{LayerActivations, PackedContents, PackedTokenizer, packed_bytes, quantize_sites};
-use qbert_model::{Config, Head, Layout, Parameters};
+use qbert_model::family::BERT;
+use qbert_model::packed::{LayerActivations, PackedContents, PackedTokenizer, packed_bytes};
+use qbert_model::{Config, Head, ParameterLayout, Parameters};
 use qbert_quant::{
     ActivationParams, ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, RangeMethod, Site, SitePlan,
 };
 use qbert_runtime::{Session, SessionOptions};
+use quantize_sites::quantize_sites;
 
 pub(crate) const VOCABULARY: &str =
     "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nowl\nof\nostby\nsaw\n##s\ntwo\n,\n.\nwho\n?\n";
@@ -67,7 +71,7 @@ pub(crate) fn config(head: Head, positions: usize) -> Config {
         r#"{{"architectures": ["{}"], "model_type": "bert", "vocab_size": 16, "hidden_size": 24,
             "num_hidden_layers": {LAYERS}, "num_attention_heads": 3, "intermediate_size": 40,
             "max_position_embeddings": {positions}, "type_vocab_size": 2, "id2label": {labels}}}"#,
-        head.architecture()
+        BERT.class(head).architecture
     );
     Config::parse(text.as_bytes(), Path::new("config.json")).unwrap()
 }
@@ -88,7 +92,7 @@ pub(crate) fn packed(head: Head, positions: usize, widths: Widths) -> Vec<u8> {
         _ => config.labels.clone(),
     };
     let outputs = if head == Head::QuestionAnswering { 2 } else { labels.len() };
-    let layout = Arc::new(Layout::new(&config, head, outputs, head == Head::None));
+    let layout = Arc::new(ParameterLayout::new(&config, head, outputs, head == Head::None));
     let mut values = vec![0.0; layout.len()];
     for parameter in layout.parameters() {
         let norm = parameter.name.contains("LayerNorm.weight");
@@ -98,7 +102,7 @@ pub(crate) fn packed(head: Head, positions: usize, widths: Widths) -> Vec<u8> {
     }
     let parameters = Parameters::new(layout, values);
     let plan = widths.plan();
-    let sites = quantize_sites(&config, &parameters, &plan).unwrap();
+    let sites = quantize_sites(&config, &parameters, &plan);
     let params = |step: f32, zero| ActivationParams::new(step, zero).unwrap();
     let activations = [LayerActivations::from_array([
         params(0.025, 120),

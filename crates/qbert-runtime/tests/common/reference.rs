@@ -6,7 +6,7 @@
 
 use qbert_kernels::{Kernels, LayerNorm, MatMut, MatRef, NormalizedMut, Start};
 use qbert_model::packed::{LayerActivations, PackedModel, PackedSite};
-use qbert_model::{Head, site_tensor};
+use qbert_model::{Head, Module};
 use qbert_quant::{ActivationParams, Embedding, Matrix, Site};
 use qbert_runtime::Tokens;
 
@@ -40,11 +40,10 @@ impl<'a> Reference<'a> {
             let starts = &tokens.offsets[..tokens.offsets.len() - 1];
             let first: Vec<f32> =
                 starts.iter().flat_map(|&start| &hidden[start * self.width..][..self.width]).copied().collect();
-            source = self.dense("pooler.dense", &first);
+            source = self.dense(Module::Pooler, &first);
             self.kernels.tanh_in_place(&mut source);
         }
-        let head = if self.model.head() == Head::QuestionAnswering { "qa_outputs" } else { "classifier" };
-        let scores = self.dense(head, &source);
+        let scores = self.dense(Module::Head, &source);
         (hidden, scores)
     }
 
@@ -57,7 +56,7 @@ impl<'a> Reference<'a> {
                 sum.extend((0..self.width).map(|col| (word[col] + position[col]) + token_type[col]));
             }
         }
-        self.norm("embeddings.LayerNorm", sum)
+        self.norm(Module::EmbeddingNorm, sum)
     }
 
     fn row(&self, table: Embedding, row: usize) -> Vec<f32> {
@@ -93,19 +92,18 @@ impl<'a> Reference<'a> {
         }
         let sum = linear(Matrix::AttentionOutput, &context, params.map(|p| p.context));
         let sum = sum.iter().zip(hidden).map(|(y, x)| x + y).collect();
-        let middle = self.norm(&format!("encoder.layer.{layer}.attention.output.LayerNorm"), sum);
+        let middle = self.norm(Module::AttentionNorm(layer), sum);
         let before = linear(Matrix::Intermediate, &middle, params.map(|p| p.middle));
         let mut inner = vec![0.0; before.len()];
         self.kernels.gelu(&before, &mut inner);
         let sum = linear(Matrix::Output, &inner, params.map(|p| p.inner));
         let sum = sum.iter().zip(&middle).map(|(y, x)| x + y).collect();
-        self.norm(&format!("encoder.layer.{layer}.output.LayerNorm"), sum)
+        self.norm(Module::OutputNorm(layer), sum)
     }
 
     fn linear(&self, layer: usize, matrix: Matrix, read: &Read<'_>) -> Vec<f32> {
         let site = Site::Layer(layer, matrix);
-        let name = site_tensor(site);
-        let bias = self.model.float(&name.replace(".weight", ".bias")).unwrap();
+        let bias = self.model.float(Module::Site(site).bias()).unwrap();
         let (weights, groups) = match self.model.site(site).unwrap() {
             PackedSite::Full(values, _) => return self.floats(&values, &bias, read),
             PackedSite::Matrix(weights, groups) => (weights, groups),
@@ -143,9 +141,9 @@ impl<'a> Reference<'a> {
         out
     }
 
-    fn dense(&self, prefix: &str, read: &[f32]) -> Vec<f32> {
-        let part = |name: &str| self.model.float(&format!("{prefix}.{name}")).unwrap();
-        self.floats(&part("weight"), &part("bias"), &Read::Floats(read))
+    fn dense(&self, module: Module, read: &[f32]) -> Vec<f32> {
+        let [weight, bias] = [module.weight(), module.bias()].map(|role| self.model.float(role).unwrap());
+        self.floats(&weight, &bias, &Read::Floats(read))
     }
 
     fn attend_codes(&self, [query, key, value]: [&[f32]; 3], params: LayerActivations, context: &mut [f32]) {
@@ -187,9 +185,9 @@ impl<'a> Reference<'a> {
         }
     }
 
-    fn norm(&self, prefix: &str, mut sum: Vec<f32>) -> Vec<f32> {
-        let part = |name: &str| self.model.float(&format!("{prefix}.{name}")).unwrap();
-        let (gamma, beta, epsilon) = (part("weight"), part("bias"), self.model.config().layer_norm_eps);
+    fn norm(&self, module: Module, mut sum: Vec<f32>) -> Vec<f32> {
+        let [gamma, beta] = [module.weight(), module.bias()].map(|role| self.model.float(role).unwrap());
+        let epsilon = self.model.config().layer_norm_eps;
         let rows = sum.len() / self.width;
         let (mut mean, mut rstd, mut out) = (vec![0.0; rows], vec![0.0; rows], vec![0.0; sum.len()]);
         let target = NormalizedMut { sum: &mut sum, mean: &mut mean, rstd: &mut rstd, out: &mut out };

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use qbert_kernels::Compute;
-use qbert_model::{Checkpoint, Head, Parameters};
+use qbert_model::{Checkpoint, Head, Module, Parameters};
 use qbert_tasks::features::classify;
 use qbert_tasks::{Dataset, ReadOptions, Task, Tokenizer, read};
 use serde::Serialize;
@@ -63,8 +63,8 @@ impl<'a> Classifier<'a> {
     fn load(model: &Path, compute: &'a Compute) -> Result<Self> {
         let checkpoint = Checkpoint::open(model)?;
         let mut weights = checkpoint.load_for(Head::SequenceClassification, 2)?.parameters;
-        if let Some(classifier) = weights.named_mut("classifier.weight") {
-            Stream::new(0, "head", 0).fill_normal(classifier, 0.02);
+        if let Some(head) = weights.role_mut(Module::Head.weight()) {
+            Stream::new(0, "head", 0).fill_normal(head, 0.02);
         }
         let bert = Bert::new(checkpoint.config(), std::sync::Arc::clone(weights.layout()))?;
         Ok(Self { bert, compute, weights })

@@ -8,7 +8,7 @@ use qbert_kernels::Compute;
 
 use super::{Budget, Classifier, Measurement, sst2_batches};
 use crate::batch::{Batch, Targets};
-use crate::bert::{Activations, BackwardBuffers, Mode, zero};
+use crate::bert::{Activations, BackwardBuffers, Mode, Pass, zero};
 use crate::error::Result;
 use crate::random::Stream;
 
@@ -50,8 +50,8 @@ impl<'a> TrainingPass<'a> {
         zero(compute, &mut self.gradients);
         bert.forward(compute, weights.values(), batch, Mode::Evaluate, &mut self.activations);
         bert.loss(batch, &self.activations, 1.0, &mut self.buffers);
-        let targets = (&mut self.buffers, &mut self.gradients[..]);
-        bert.backward(compute, weights.values(), batch, Mode::Evaluate, &self.activations, targets);
+        let pass = Pass { compute, weights: weights.values(), batch, mode: Mode::Evaluate };
+        bert.backward(pass, &self.activations, &mut self.buffers, &mut self.gradients);
     }
 }
 

@@ -4,14 +4,14 @@
 //! grow, to the largest batch seen.
 
 use qbert_kernels::int::Codes;
-use qbert_model::{Config, Head};
+use qbert_model::{Config, HeadClass};
 
 use super::quantized::Quantized;
 use crate::batch::Batch;
 use crate::ops::attention::Heads;
 use crate::ops::residual_norm::Saved;
 
-/// What one encoder layer leaves behind.
+/// What one encoder layer computes and the backward pass needs again.
 #[derive(Debug, Default)]
 pub struct LayerActivations {
     /// Query, key and value `[T, 3H]`.
@@ -24,11 +24,11 @@ pub struct LayerActivations {
     pub attention: Saved,
     /// The first LayerNorm's output `[T, H]`.
     pub middle: Vec<f32>,
-    /// GELU's output `[T, I]`.
+    /// The activation's output `[T, I]`.
     pub inner: Vec<f32>,
-    /// GELU's slope `[T, I]`; empty in evaluation.
+    /// The activation's slope `[T, I]`; empty in evaluation.
     pub slope: Vec<f32>,
-    /// GELU's input `[T, I]`; empty unless [`Activations::curvature`] asks for it.
+    /// The activation's input `[T, I]`; empty unless [`Activations::curvature`] is set.
     pub pre_activation: Vec<f32>,
     /// The sum under the second LayerNorm.
     pub output: Saved,
@@ -41,15 +41,15 @@ pub struct LayerActivations {
 pub struct Activations {
     /// Whether every layer's activations are kept.
     pub keep: bool,
-    /// Whether GELU's inputs are kept too, which its second derivative needs.
+    /// Whether the activation's inputs are kept too; its second derivative needs them.
     pub curvature: bool,
-    /// Inputs of the layers and the last layer's output, `[T, H]` each; two in turn in evaluation.
+    /// The layers' inputs and the last layer's output, `[T, H]` each. Evaluation alternates between two buffers.
     pub hidden: Vec<Vec<f32>>,
     /// The sum under the embedding's LayerNorm.
     pub embedding: Saved,
     /// One per layer, or a single one in evaluation.
     pub layers: Vec<LayerActivations>,
-    /// GELU's input `[T, I]`, of the layer just computed; unused where every layer keeps its own.
+    /// The activation's input `[T, I]` in the current layer; unused where every layer keeps its own.
     pub pre_activation: Vec<f32>,
     /// What quantized matrices read; empty where nothing is quantized.
     pub(super) quantized: QuantizedInputs,
@@ -68,7 +68,7 @@ pub struct Activations {
 /// The input of the matrix that is being multiplied, quantized.
 #[derive(Debug, Default)]
 pub(super) struct QuantizedInputs {
-    /// Values `[T, H]`, for a matrix in f32 whose input is needed as it is, too.
+    /// Values `[T, H]`, for a matrix in f32 whose unquantized input is needed again.
     pub(super) values: Vec<f32>,
     /// Codes `[T, H]`.
     pub(super) narrow: Codes,
@@ -115,7 +115,7 @@ impl Activations {
         if self.keep { layer } else { 0 }
     }
 
-    /// Makes room for what quantization adds, or takes it away.
+    /// Allocates what quantization needs, or frees it.
     pub(super) fn resize_quantized(&mut self, quantized: bool, tokens: usize, config: &Config) {
         if !quantized {
             self.quantized = QuantizedInputs::default();
@@ -131,8 +131,8 @@ impl Activations {
         }
     }
 
-    /// Makes room for a batch.
-    pub fn resize(&mut self, config: &Config, head: Head, outputs: usize, pooler: bool, batch: &Batch) {
+    /// Resizes the buffers for a batch.
+    pub fn resize(&mut self, config: &Config, head: &HeadClass, outputs: usize, pooler: bool, batch: &Batch) {
         let (tokens, hidden, wide) = (batch.tokens(), config.hidden_size, config.intermediate_size);
         let heads = Heads { count: config.heads, width: config.head_size() };
         let kept = if self.keep { config.layers } else { 1 };
@@ -153,11 +153,11 @@ impl Activations {
         }
         self.pre_activation.resize(if self.curvature { 0 } else { tokens * wide }, 0.0);
         self.scratch.resize(heads.scratch(batch), 0.0);
-        let rows = if head == Head::SequenceClassification { batch.sequences() } else { tokens };
+        let rows = if head.pooled { batch.sequences() } else { tokens };
         let pooled = if pooler { batch.sequences() * hidden } else { 0 };
         self.first_tokens.resize(pooled, 0.0);
         self.pooled.resize(pooled, 0.0);
-        self.head_input.resize(if head == Head::None { 0 } else { rows * hidden }, 0.0);
+        self.head_input.resize(if head.output.is_none() { 0 } else { rows * hidden }, 0.0);
         self.logits.resize(rows * outputs, 0.0);
     }
 }
@@ -173,7 +173,7 @@ pub struct BackwardBuffers {
     pub d_dropped: Vec<f32>,
     /// Gradient of the middle of a layer `[T, H]`.
     pub d_middle: Vec<f32>,
-    /// Gradient of GELU's output, then of its input `[T, I]`.
+    /// Gradient of the activation's output, then of its input `[T, I]`.
     pub d_inner: Vec<f32>,
     /// Gradient of query, key and value `[T, 3H]`.
     pub d_qkv: Vec<f32>,
@@ -188,7 +188,7 @@ pub struct BackwardBuffers {
 }
 
 impl BackwardBuffers {
-    /// Makes room for a batch whose forward pass was computed into `activations`.
+    /// Resizes the buffers for a batch whose forward pass filled `activations`.
     pub fn resize(&mut self, config: &Config, batch: &Batch, activations: &Activations) {
         let (tokens, hidden, wide) = (batch.tokens(), config.hidden_size, config.intermediate_size);
         let heads = Heads { count: config.heads, width: config.head_size() };

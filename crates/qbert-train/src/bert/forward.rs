@@ -1,13 +1,13 @@
 //! The forward pass.
 
 use qbert_kernels::{Compute, LayerNorm};
-use qbert_model::Head;
+use qbert_model::family::{NormPlacement, Positions};
 
 use super::integers::LayerIntegers;
 use super::{Activations, Bert, Integers, LayerActivations, LinearSpan, Mode, NormSpan, Pass, Place};
 use crate::batch::Batch;
 use crate::ops::linear::{self, Linear};
-use crate::ops::{attention, embedding, gelu, pooler, residual_norm};
+use crate::ops::{activation, attention, embedding, residual_norm};
 
 /// The weights of a linear layer in the flat array.
 pub(super) fn linear_at<'a>(weights: &'a [f32], span: &LinearSpan) -> Linear<'a> {
@@ -35,22 +35,24 @@ impl Bert {
         self.forward_with(Pass { compute, weights, batch, mode }, None, activations);
     }
 
-    /// The same with quantized activations where the integers of the weights are given. [`Bert::backward`] after it knows
-    /// that they were.
+    /// [`Bert::forward`] with quantized activations where `integers` are given; [`Bert::backward`] then takes that into
+    /// account.
     ///
     /// # Panics
     /// As [`Bert::forward`].
     pub fn forward_with(&self, pass: Pass<'_>, integers: Option<Integers<'_>>, activations: &mut Activations) {
         let Pass { compute, weights, batch, mode } = pass;
         let pooler = self.spans.pooler.is_some();
-        activations.resize(&self.config, self.layout.head(), self.outputs, pooler, batch);
+        activations.resize(&self.config, self.layout.head_class(), self.outputs, pooler, batch);
         activations.resize_quantized(integers.is_some(), batch.tokens(), &self.config);
         self.embed(compute, weights, batch, mode, activations);
         let mut integers = integers;
         for layer in 0..self.config.layers {
             let integers =
                 integers.as_mut().map(|own| Integers { activations: &mut *own.activations, weights: own.weights });
-            self.layer_forward(pass, layer, integers, activations);
+            match self.config.family.norm_placement {
+                NormPlacement::AfterResidual => self.layer_forward(pass, layer, integers, activations),
+            }
         }
         self.head_forward(compute, weights, batch, mode, activations);
     }
@@ -60,7 +62,11 @@ impl Bert {
         let [word, position, token_type] = self.spans.embeddings.clone().map(|span| &weights[span]);
         let tables = embedding::Tables { word, position, token_type };
         let saved = &mut activations.embedding;
-        embedding::forward(compute, tables, batch, self.config.hidden_size, &mut saved.sum);
+        match self.config.family.positions {
+            Positions::Learned => {
+                embedding::forward(compute, tables, batch, self.config.hidden_size, &mut saved.sum);
+            }
+        }
         let norm = self.norm_at(weights, &self.spans.embedding_norm);
         let out = &mut activations.hidden[0];
         residual_norm::forward(compute, norm, None, None, saved, out);
@@ -121,10 +127,11 @@ impl Bert {
             Some(integers) => integers.intermediate(middle, linear, pre_activation),
             None => linear::forward(compute, linear, middle, pre_activation),
         }
-        gelu::forward(compute, pre_activation, inner, keep.then_some(&mut slope[..]));
+        let slope_target = keep.then_some(&mut slope[..]);
+        activation::forward(compute, self.config.activation, pre_activation, inner, slope_target);
         let linear = linear_at(weights, &spans.output);
         match &mut integers {
-            Some(integers) => integers.output((inner, slope), linear, &mut saved_output.sum),
+            Some(integers) => integers.output(inner, slope, linear, &mut saved_output.sum),
             None => linear::forward(compute, linear, inner, &mut saved_output.sum),
         }
         let norm = self.norm_at(weights, &spans.output_norm);
@@ -145,11 +152,11 @@ impl Bert {
         let last = activations.hidden_index(self.config.layers);
         let Activations { hidden, first_tokens, pooled, head_input, logits, .. } = activations;
         let encoded = &hidden[last];
-        if let Some(span) = &self.spans.pooler {
-            pooler::forward(compute, linear_at(weights, span), batch, encoded, first_tokens, pooled);
+        if let Some(pooler) = self.pooler(compute, weights, batch) {
+            pooler.forward(encoded, first_tokens, pooled);
         }
         let Some(head) = &self.spans.head else { return };
-        let source = if self.layout.head() == Head::SequenceClassification { &pooled[..] } else { &encoded[..] };
+        let source = if self.layout.head_class().pooled { &pooled[..] } else { &encoded[..] };
         head_input.copy_from_slice(source);
         if let Some(dropout) = self.dropout(mode, Place::Head) {
             dropout.apply(compute, head_input);

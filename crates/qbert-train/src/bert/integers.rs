@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Every matrix with quantized weights goes through the runtime's own kernel (`qbert_kernels::int`), so its results have
-//! the runtime's bits by construction, for every width and size. What training needs and inference does not is the f32
-//! result before it is quantized: ranges are learned from it, and the clamp's mask comes from it. What stays behind for
-//! the backward pass are values, `Δ·(code − z)`, as everywhere.
+//! the runtime's bits by construction, for every width and size. Unlike inference, training needs the f32 result
+//! before it is quantized: ranges are learned from it, and the clamp's mask comes from it. What is kept for the backward
+//! pass are values, `Δ·(code − z)`, as everywhere.
 
 use qbert_kernels::int::{LinearInput, Quantizer};
 use qbert_kernels::{Compute, MatMut, MatRef};
@@ -18,12 +18,12 @@ use super::quantized::{ActivationQuantizer, ActivationTensor as Tensor, Quantize
 use crate::ops::linear::{self, Linear};
 use crate::ops::quantize;
 
-/// A layer with quantized activations: asks how they are quantized, and multiplies with them.
+/// The products of one layer with quantized activations.
 pub(super) struct LayerIntegers<'a> {
     pub(super) source: &'a mut dyn ActivationQuantizer,
     pub(super) weights: &'a WeightCodes,
     pub(super) buffers: &'a mut QuantizedInputs,
-    /// What the backward pass is told.
+    /// Recorded for the backward pass.
     pub(super) notes: &'a mut Quantized,
     pub(super) compute: &'a Compute,
     pub(super) layer: usize,
@@ -33,7 +33,7 @@ pub(super) struct LayerIntegers<'a> {
 /// A tensor that matrices read.
 #[derive(Clone, Copy)]
 struct Operand<'a> {
-    /// As it is, or its quantized values: the codes are the same.
+    /// The tensor itself or its quantized values; both give the same codes.
     values: &'a [f32],
     params: ActivationParams,
     /// Whether the values are quantized.
@@ -130,7 +130,7 @@ impl LayerIntegers<'_> {
     }
 
     /// The second feed-forward matrix, after GELU's output is quantized in place.
-    pub(super) fn output(&mut self, (inner, slope): (&mut [f32], &mut [f32]), linear: Linear<'_>, y: &mut [f32]) {
+    pub(super) fn output(&mut self, inner: &mut [f32], slope: &mut [f32], linear: Linear<'_>, y: &mut [f32]) {
         let params = self.params(Tensor::Inner, inner);
         quantize::forward_with_slope(self.compute, params, inner, slope);
         self.multiply([Matrix::Output], Operand { values: inner, params, quantized: true }, linear, y);

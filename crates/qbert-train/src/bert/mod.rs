@@ -1,8 +1,10 @@
-//! BERT, forward and backward: the operations called in order and in reverse order.
+//! The encoder with its head, forward and backward: the operations called in order and in reverse order.
 //!
-//! There is one model. What it computes with is given by the caller as a flat array of weights in the checkpoint's
-//! layout, so that quantization-aware training can hand in quantized weights and get the gradient of the originals. With
-//! quantized activations ([`Integers`]) the forward pass multiplies codes, exactly as integer inference does.
+//! There is one model for all purposes. The caller passes the weights as a flat array in the model's layout, so
+//! quantization-aware training can pass quantized weights and use their gradient for the originals. With quantized
+//! activations ([`Integers`]) the forward pass multiplies codes, exactly as integer inference does.
+//!
+//! The [`Family`](qbert_model::Family) decides what is computed where families differ; this module knows no tensor names.
 //!
 //! Shapes in comments use the letters of [`crate::ops`].
 
@@ -11,26 +13,29 @@ mod backward;
 mod forward;
 mod integers;
 mod quantized;
+mod spans;
 mod tangent;
-mod weights;
 
 use std::sync::Arc;
 
 use qbert_kernels::{Compute, DropoutKey};
-use qbert_model::{Config, Head, Layout};
+use qbert_model::family::Pooling;
+use qbert_model::{Config, Head, ParameterLayout};
 
 pub use activations::{Activations, BackwardBuffers, LayerActivations};
 pub use quantized::{ActivationQuantizer, ActivationTensor, Integers, Quantized, WeightCodes};
+pub use spans::{LayerSpans, LinearSpan, NormSpan, Spans};
 pub use tangent::{HessianPass, Point};
-pub use weights::{LayerSpans, LinearSpan, NormSpan, Spans};
 
 use crate::batch::{Batch, Targets};
 use crate::error::{Error, Result};
 use crate::ops::Dropout;
 use crate::ops::attention::Heads;
 use crate::ops::loss::{Loss, cross_entropy};
+use crate::ops::pooler::Pooler;
+use forward::linear_at;
 
-/// Sets gradients to zero before a step, on all threads: there are as many as weights.
+/// Sets gradients to zero before a step, on all threads.
 pub fn zero(compute: &Compute, gradients: &mut [f32]) {
     compute.threads().for_each_chunk([gradients], [qbert_kernels::CHUNK], |_, [part]| part.fill(0.0));
 }
@@ -44,12 +49,12 @@ pub enum Mode {
     Train {
         /// The run's seed.
         seed: u64,
-        /// Names the micro-batch: no two passes that should differ may share it.
+        /// Identifies the micro-batch: passes that need different masks need different steps.
         step: u64,
     },
 }
 
-/// What a pass computes with: everything that both directions are given alike.
+/// The inputs that the forward and the backward pass share.
 #[derive(Debug, Clone, Copy)]
 pub struct Pass<'a> {
     /// Kernels and threads.
@@ -62,7 +67,7 @@ pub struct Pass<'a> {
     pub mode: Mode,
 }
 
-/// A teacher's forward pass over the same batch, and what it adds to the loss of the student ([`crate::ops::distill`]).
+/// A teacher's forward pass over the same batch, and its terms in the student's loss ([`crate::ops::distill`]).
 #[derive(Debug, Clone, Copy)]
 pub struct SoftTargets<'a> {
     /// Every layer's hidden states and probabilities.
@@ -95,18 +100,18 @@ impl Place {
     }
 }
 
-/// A BERT with its head: shapes and places, no weights.
+/// An encoder with its head: shapes and places of the weights, but not the weights themselves.
 #[derive(Debug, Clone)]
 pub struct Bert {
     config: Config,
-    layout: Arc<Layout>,
+    layout: Arc<ParameterLayout>,
     spans: Spans,
     outputs: usize,
 }
 
 impl Bert {
-    /// The model of a configuration and a layout made for it.
-    pub fn new(config: &Config, layout: Arc<Layout>) -> Result<Self> {
+    /// A model from a configuration and a layout that was made for it.
+    pub fn new(config: &Config, layout: Arc<ParameterLayout>) -> Result<Self> {
         let spans = Spans::new(config, &layout)?;
         let outputs = spans.head.as_ref().map_or(0, |head| head.bias.len());
         Ok(Self { config: config.clone(), layout, spans, outputs })
@@ -118,7 +123,7 @@ impl Bert {
     }
 
     /// The layout of weights and gradients.
-    pub fn layout(&self) -> &Arc<Layout> {
+    pub fn layout(&self) -> &Arc<ParameterLayout> {
         &self.layout
     }
 
@@ -136,19 +141,26 @@ impl Bert {
         Heads { count: self.config.heads, width: self.config.head_size() }
     }
 
+    /// The pooler, where the model has one.
+    fn pooler<'a>(&self, compute: &'a Compute, weights: &'a [f32], batch: &'a Batch) -> Option<Pooler<'a>> {
+        let span = self.spans.pooler.as_ref()?;
+        match self.config.family.pooling {
+            Pooling::FirstTokenTanh => Some(Pooler { compute, linear: linear_at(weights, span), batch }),
+        }
+    }
+
     fn dropout(&self, mode: Mode, place: Place) -> Option<Dropout> {
         let Mode::Train { seed, step } = mode else { return None };
         let rate = match place {
             Place::Probabilities(_) => self.config.attention_dropout,
-            // transformers drops nothing before the span head.
-            Place::Head if self.layout.head() == Head::QuestionAnswering => 0.0,
+            Place::Head if !self.layout.head_class().dropout => 0.0,
             Place::Head => self.config.classifier_dropout,
             _ => self.config.hidden_dropout,
         };
         (rate > 0.0).then(|| Dropout { key: DropoutKey::new(seed, step, place.site()), rate })
     }
 
-    /// Checks everything that an index could run over, once, before any kernel is called.
+    /// Checks that every index in a batch is valid, once, before any kernel runs.
     pub fn check(&self, batch: &Batch) -> Result<()> {
         let problem = |problem: String| Err(Error::Batch { problem });
         let (tokens, segments) = (batch.tokens(), batch.segments.len());
@@ -201,7 +213,7 @@ impl Bert {
         }
     }
 
-    /// The loss of the logits of the last forward pass; its gradient times `scale` goes to `buffers.d_logits`.
+    /// The loss of the last forward pass; its gradient times `scale` is written to `buffers.d_logits`.
     pub fn loss(&self, batch: &Batch, activations: &Activations, scale: f64, buffers: &mut BackwardBuffers) -> Loss {
         buffers.resize(&self.config, batch, activations);
         buffers.d_logits.copy_from_slice(&activations.logits);

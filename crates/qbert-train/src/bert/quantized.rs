@@ -1,16 +1,16 @@
-//! Quantization as the model sees it: which activation tensors there are, who says how they are quantized, and the codes
-//! of the weights that they are multiplied with.
+//! Quantization as the model sees it: the activation tensors, how they are quantized, and the codes of the weights that
+//! they are multiplied with.
 //!
 //! Every matrix product of an encoder layer reads 8-bit operands (paper, Tab. 1: activations have 8 bits in every
 //! quantized model), attention's two included. Residuals, LayerNorm, softmax, GELU, pooler and head compute in f32, and
 //! a residual is the value itself, not its quantized copy.
 //!
 //! A matrix whose weights and input are both quantized is multiplied in integers, by the runtime's own kernel; one whose
-//! weights stay in f32 reads the values of its input's codes. So the forward pass is the runtime's to the last bit. The
-//! backward pass knows values only: those of the weights' codes are what it is handed as weights.
+//! weights stay in f32 reads the values of its input's codes. So the forward pass gives the same bits as the runtime.
+//! The backward pass only uses values; the weights it is given are the values of the codes.
 //!
-//! A pass with a quantizer leaves behind what its backward pass needs to know ([`Quantized`]), so that there is one
-//! backward pass for both kinds.
+//! A forward pass with quantized activations records what the backward pass needs ([`Quantized`]), so one backward pass
+//! serves both kinds.
 
 use qbert_kernels::int::WideWeights;
 use qbert_kernels::{Compute, MatRef};
@@ -33,7 +33,7 @@ pub enum ActivationTensor {
     Context,
     /// The first LayerNorm's output, entering the first feed-forward matrix.
     Middle,
-    /// GELU's output, entering the second feed-forward matrix.
+    /// The activation's output, entering the second feed-forward matrix.
     Inner,
 }
 
@@ -70,7 +70,7 @@ impl ActivationTensor {
     }
 }
 
-/// Whoever says how activations are quantized.
+/// Decides how activations are quantized.
 pub trait ActivationQuantizer {
     /// How to quantize this tensor, whose values in this pass are `values`: one row per token.
     ///
@@ -98,8 +98,8 @@ impl WeightCodes {
         self.layers.get(layer)?[matrix as usize].as_ref()
     }
 
-    /// SizeBudget for the codes of a matrix; what is in it is whoever's that fills it.
-    pub(crate) fn room(&mut self, layer: usize, matrix: Matrix) -> &mut Option<WideWeights> {
+    /// The slot for the codes of a matrix, for the caller to fill.
+    pub(crate) fn slot(&mut self, layer: usize, matrix: Matrix) -> &mut Option<WideWeights> {
         if self.layers.len() <= layer {
             self.layers.resize_with(layer + 1, Default::default);
         }
@@ -107,15 +107,15 @@ impl WeightCodes {
     }
 }
 
-/// What a forward pass with quantized activations is given besides the weights' values.
+/// What a forward pass with quantized activations needs besides the weights' values.
 pub struct Integers<'a> {
-    /// Says how activations are quantized.
+    /// Decides how activations are quantized.
     pub activations: &'a mut dyn ActivationQuantizer,
-    /// The codes whose values the pass has as its weights.
+    /// The codes of the weights; the pass's weights are their values.
     pub weights: &'a WeightCodes,
 }
 
-/// What the backward pass of a quantized layer needs, beyond what it keeps anyway.
+/// What the backward pass of a quantized layer needs besides the activations.
 #[derive(Debug, Clone)]
 pub struct Quantized {
     /// How the layer's input was quantized.
@@ -124,7 +124,7 @@ pub struct Quantized {
     pub attention: [ActivationParams; 3],
     /// How the first LayerNorm's output was quantized.
     pub middle: ActivationParams,
-    /// Which queries, keys and values the clamp left alone `[T, 3H]`; empty in evaluation.
+    /// Which queries, keys and values the clamp did not change `[T, 3H]`; empty in evaluation.
     pub qkv_passed: Vec<u8>,
     /// The same of the context `[T, H]`.
     pub context_passed: Vec<u8>,

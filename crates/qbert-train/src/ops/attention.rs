@@ -1,13 +1,13 @@
 //! The attention core: `softmax(Q·Kᵀ/√D)·V`, for every sequence and head.
 //!
 //! Queries, keys and values lie side by side in one `[T, 3H]` matrix; head `h` has columns `h·D..(h+1)·D` of each third.
-//! A sequence is one task: it reads and writes its own rows only. Probabilities are kept for the backward pass (before
-//! dropout), `N·n²` of them per sequence, head after head.
+//! Each sequence is one task and touches only its own rows. Probabilities before dropout are kept for the
+//! backward pass: `N·n²` per sequence, head after head.
 //!
 //! Where queries, keys and values are quantized ([`Treatment::quantized`]), the forward pass computes as integer inference
-//! does: both products sum whole numbers of steps, and the steps' sizes are multiplied in once, where the runtime does it.
-//! Such sums are exact in f32 below 2^24, whatever their order: those of the scores, at most `255²·D`, for heads up to 258
-//! wide, those of the context always.
+//! does: both products sum whole numbers of steps, and the step sizes are multiplied in once, where the runtime does it.
+//! Such sums are exact in f32 below 2^24, whatever their order. Those of the scores are at most `255²·D`, so they are
+//! exact for heads up to 258 wide; those of the context always are.
 //!
 //! The paper writes `√d` for the model's width in the denominator; BERT divides by `√D`, the width of a head.
 
@@ -61,10 +61,10 @@ impl Heads {
     }
 }
 
-/// What happens between query and context besides attention itself: quantization, then dropout of the probabilities.
+/// What is done to attention's inputs and probabilities: quantization, then dropout, and distillation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Treatment<'a> {
-    /// Which are dropped.
+    /// Dropout of the probabilities.
     pub dropout: Option<Dropout>,
     /// How query, key and value were quantized, where they were. The forward pass is then given them in steps
     /// ([`super::quantize::steps_in_place`]), the backward pass as values; and probabilities are rounded to 8 bits
@@ -72,7 +72,7 @@ pub struct Treatment<'a> {
     /// everywhere.
     pub quantized: Option<[ActivationParams; 3]>,
     /// A teacher's probabilities of the same batch, and the weight of each row's divergence from them in the loss
-    /// ([`super::distill`]); only the backward pass looks at it.
+    /// ([`super::distill`]); only the backward pass uses it.
     pub teacher: Option<(&'a [f32], f32)>,
 }
 
@@ -152,7 +152,7 @@ fn forward_sequence(
         kernels.gemm_nt(query, key, Start::ZERO, MatMut::new(probabilities, length, length));
         kernels.softmax(probabilities, length, treatment.score_scale(heads));
         let offset = task.first_probability + head * square;
-        let kept = treatment.apply(kernels, probabilities, (&mut *task.scratch, offset), |values| {
+        let kept = treatment.apply(kernels, probabilities, &mut *task.scratch, offset, |values| {
             for value in values {
                 *value = ActivationParams::PROBABILITIES.steps(*value);
             }
@@ -182,7 +182,8 @@ impl Treatment<'_> {
         self,
         kernels: Kernels,
         probabilities: &'a [f32],
-        (scratch, offset): (&'a mut [f32], usize),
+        scratch: &'a mut [f32],
+        offset: usize,
         quantize: impl Fn(&mut [f32]),
     ) -> &'a [f32] {
         if self.dropout.is_none() && self.quantized.is_none() {
@@ -202,8 +203,12 @@ impl Treatment<'_> {
 /// What a backward pass needs again, and writes.
 #[derive(Debug)]
 pub struct BackwardBuffers<'a> {
+    /// What the forward pass was given `[T, 3H]`.
+    pub qkv: &'a [f32],
     /// As the forward pass left them.
     pub probabilities: &'a [f32],
+    /// Gradient of the context `[T, H]`.
+    pub d_context: &'a [f32],
     /// Two heads' worth of scratch: twice [`Heads::scratch`] elements.
     pub scratch: &'a mut [f32],
     /// Gradient of `qkv` `[T, 3H]`, overwritten.
@@ -212,21 +217,25 @@ pub struct BackwardBuffers<'a> {
 
 /// One sequence's share of a backward pass.
 struct BackwardTask<'a> {
+    /// Query, key and value.
+    rows: &'a [f32],
+    d_context: MatRef<'a>,
+    probabilities: &'a [f32],
+    /// Where they begin in those of the whole batch: dropout's masks are counted from there.
+    first_probability: usize,
     scratch: &'a mut [f32],
     d_rows: &'a mut [f32],
-    first_probability: usize,
 }
 
-/// From the gradient of the context `[T, H]` to that of `qkv`.
+/// From the gradient of the context to that of `qkv`.
 pub fn backward(
     compute: &Compute,
     heads: Heads,
     batch: &Batch,
     dropout: Option<Dropout>,
-    (qkv, d_context): (&[f32], &[f32]),
     buffers: BackwardBuffers<'_>,
 ) {
-    backward_with(compute, heads, batch, Treatment { dropout, ..Treatment::default() }, (qkv, d_context), buffers);
+    backward_with(compute, heads, batch, Treatment { dropout, ..Treatment::default() }, buffers);
 }
 
 /// The same after [`forward_with`].
@@ -235,53 +244,51 @@ pub fn backward_with(
     heads: Heads,
     batch: &Batch,
     treatment: Treatment<'_>,
-    (qkv, d_context): (&[f32], &[f32]),
     buffers: BackwardBuffers<'_>,
 ) {
     let hidden = heads.hidden();
-    let rows_of_gradient = split_by_sequence(buffers.d_qkv, batch, 3 * hidden);
-    let mut rest = buffers.scratch;
+    let BackwardBuffers { qkv, probabilities, d_context, scratch, d_qkv } = buffers;
+    let rows_of_gradient = split_by_sequence(d_qkv, batch, 3 * hidden);
+    let mut rest = scratch;
     let mut first_probability = 0;
     let mut tasks = Vec::with_capacity(rows_of_gradient.len());
     for (range, d_rows) in batch.ranges().zip(rows_of_gradient) {
         let square = range.len() * range.len();
         let (scratch, later) = rest.split_at_mut(2 * square);
         rest = later;
-        tasks.push(BackwardTask { scratch, d_rows, first_probability });
-        first_probability += heads.count * square;
+        let own = first_probability..first_probability + heads.count * square;
+        first_probability = own.end;
+        tasks.push(BackwardTask {
+            rows: &qkv[range.start * 3 * hidden..range.end * 3 * hidden],
+            d_context: MatRef::new(&d_context[range.start * hidden..range.end * hidden], range.len(), hidden),
+            first_probability: own.start,
+            probabilities: &probabilities[own],
+            scratch,
+            d_rows,
+        });
     }
-    let (kernels, probabilities) = (compute.kernels(), buffers.probabilities);
-    compute.threads().for_each_item(&mut tasks, |sequence, task| {
-        let range = batch.sequence(sequence);
-        let rows = &qkv[range.start * 3 * hidden..range.end * 3 * hidden];
-        let d_context = MatRef::new(&d_context[range.start * hidden..range.end * hidden], range.len(), hidden);
-        backward_sequence(kernels, heads, treatment, (rows, d_context, probabilities), task);
-    });
+    let kernels = compute.kernels();
+    compute.threads().for_each_item(&mut tasks, |_, task| backward_sequence(kernels, heads, treatment, task));
 }
 
 /// With `P` the probabilities, `M` the dropout mask, `C = (P∘M)·V`:
 /// (`Q(P)∘M` in the place of `P∘M` where probabilities are quantized),
 /// `dV = (P∘M)ᵀ·dC`, `dP = M∘(dC·Vᵀ)`, `dS = scale·P∘(dP − Σ P·dP)`, `dQ = dS·K`, `dK = dSᵀ·Q`.
-fn backward_sequence(
-    kernels: Kernels,
-    heads: Heads,
-    treatment: Treatment<'_>,
-    (rows, d_context, probabilities): (&[f32], MatRef<'_>, &[f32]),
-    task: &mut BackwardTask<'_>,
-) {
+fn backward_sequence(kernels: Kernels, heads: Heads, treatment: Treatment<'_>, task: &mut BackwardTask<'_>) {
+    let BackwardTask { rows, d_context, probabilities, first_probability, .. } = *task;
     let (hidden, length) = (heads.hidden(), d_context.rows());
     let square = length * length;
     let (masked, d_scores) = task.scratch.split_at_mut(square);
     let mut d_rows = MatMut::new(task.d_rows, length, 3 * hidden);
     for head in 0..heads.count {
         let [query, key, value] = heads.parts(rows, head);
-        let offset = task.first_probability + head * square;
-        let own = &probabilities[offset..offset + square];
+        let offset = first_probability + head * square;
+        let own = &probabilities[head * square..(head + 1) * square];
         let columns = head * heads.width..(head + 1) * heads.width;
         let part = |third: usize| third * hidden + columns.start..third * hidden + columns.end;
         let d_context = d_context.block(0..length, columns.clone());
         let quantize = |values: &mut [f32]| ActivationParams::PROBABILITIES.fake_quantize(values);
-        let kept = treatment.apply(kernels, own, (&mut *masked, offset), quantize);
+        let kept = treatment.apply(kernels, own, &mut *masked, offset, quantize);
         kernels.gemm_tn(MatRef::new(kept, length, length), d_context, Start::ZERO, d_rows.block(0..length, part(2)));
         kernels.gemm_nt(d_context, value, Start::ZERO, MatMut::new(d_scores, length, length));
         if let Some(dropout) = treatment.dropout {

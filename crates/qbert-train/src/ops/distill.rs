@@ -1,5 +1,5 @@
-//! What a student learns from a teacher beside labels: soft answers, hidden states, attention (not in the paper; later
-//! work on ultra-low bits found it to matter most at 2 bits).
+//! Distillation: a student learns a teacher's soft answers, hidden states and attention besides the labels. This is not
+//! in the paper; later work on ultra-low-bit models found that it matters most at 2 bits.
 //!
 //! | term | value | gradient |
 //! |---|---|---|
@@ -8,7 +8,7 @@
 //! | attention | mean over all rows of `KL(P_t ‖ P_s)` | `P_s − P_t` of the scaled scores |
 //!
 //! The softmaxes of the answers are those of the cross-entropy ([`super::loss`]): one per sequence, per labelled token,
-//! or per end of a span. Sums are in f64 and in an order that threads do not change.
+//! or per end of a span. Sums are in f64, in an order that does not depend on the number of threads.
 
 use qbert_kernels::{CHUNK, Compute};
 
@@ -49,7 +49,7 @@ pub fn mean_square(compute: &Compute, student: &[f32], teacher: &[f32]) -> f64 {
 }
 
 /// `d += factor·(s − t)`.
-pub fn add_difference(compute: &Compute, factor: f32, (student, teacher): (&[f32], &[f32]), d: &mut [f32]) {
+pub fn add_difference(compute: &Compute, factor: f32, student: &[f32], teacher: &[f32], d: &mut [f32]) {
     compute.threads().for_each_chunk([d], [CHUNK], |chunk, [d]| {
         let part = chunk * CHUNK..chunk * CHUNK + d.len();
         for (d, (s, t)) in d.iter_mut().zip(student[part.clone()].iter().zip(&teacher[part])) {
@@ -58,7 +58,7 @@ pub fn add_difference(compute: &Compute, factor: f32, (student, teacher): (&[f32
     });
 }
 
-/// The smallest probability a logarithm is taken of.
+/// Smaller probabilities are raised to this before taking their logarithm.
 const SMALLEST: f32 = 1e-30;
 
 /// The sum over all rows of `KL(P_t ‖ P_s)`.

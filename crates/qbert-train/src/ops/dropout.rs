@@ -4,7 +4,7 @@
 
 use qbert_kernels::{Compute, DropoutKey, Kernels};
 
-/// One dropout: which mask, and how much of the tensor goes.
+/// One dropout: its mask and its rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dropout {
     /// Names the mask: seed, step and place in the network.

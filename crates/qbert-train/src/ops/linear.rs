@@ -56,8 +56,8 @@ pub fn forward_block(compute: &Compute, linear: Linear<'_>, x: &[f32], y: MatMut
     compute.gemm_nt(x, linear.matrix(), Start::Bias(linear.bias), y);
 }
 
-/// The same from codes, by the kernel of the integer runtime: the sums are exact, and every rounding after them is the
-/// runtime's. The derivatives are those of the values that the codes stand for, below.
+/// [`forward`] from codes, with the kernel of the integer runtime: the sums are exact, and every rounding after them is
+/// the runtime's. The derivatives below are taken at the values of the codes.
 pub fn forward_codes(compute: &Compute, weights: &WideWeights, x: LinearInput<'_>, y: MatMut<'_>) {
     let layer = LinearLayer { weights: weights.weights(), params: weights.params(), output: LinearOutput::Float(y) };
     compute.linear(x, [layer]);

@@ -1,8 +1,8 @@
 //! Cross-entropy for the three heads, and its gradient, in one pass over the logits.
 //!
-//! Means as everybody takes them: over the sequences, over the tokens that have a label, over starts and ends
-//! separately and then halved. The softmax of a span runs over the tokens of its own sequence only. The arithmetic is in
-//! f64: there are few logits, and the loss is what a run is judged by.
+//! The mean is over sequences, over labelled tokens, or over the starts and the ends of spans (the average of both
+//! means), as in `transformers`. The softmax of a span covers the tokens of its own sequence only. The arithmetic is in
+//! f64: there are few logits, and every decision about a run rests on the loss.
 
 use crate::batch::{Batch, Targets};
 
@@ -15,7 +15,7 @@ pub struct Loss {
     pub terms: usize,
 }
 
-/// The loss of `logits`, and in their place its gradient times `scale`.
+/// The loss of `logits`, which are overwritten by its gradient times `scale`.
 ///
 /// Shapes: `[B, labels]` for sequences, `[T, labels]` for tokens, `[T, 2]` for spans. With [`Targets::None`] there is
 /// no loss and the gradient is zero.
@@ -34,8 +34,8 @@ pub fn cross_entropy(logits: &mut [f32], batch: &Batch, labels: usize, scale: f6
     }
 }
 
-/// The tangent of the gradient that [`cross_entropy`] gives for these `logits`, in the place of the logits' tangent:
-/// `scale·weight·(diag(p) − p·pᵀ)·ż` for every softmax `p`, which is why the targets themselves no longer matter.
+/// Replaces the tangent of these `logits` by the tangent of the gradient from [`cross_entropy`]:
+/// `scale·weight·(diag(p) − p·pᵀ)·ż` for every softmax `p`. The targets drop out of it.
 pub fn cross_entropy_tangent(logits: &[f32], tangent: &mut [f32], batch: &Batch, labels: usize, scale: f64) {
     match &batch.targets {
         Targets::None => tangent.fill(0.0),
@@ -144,7 +144,7 @@ impl Softmax {
     }
 }
 
-/// The softmaxes whose mean the cross-entropy of a batch is.
+/// The softmaxes over which the cross-entropy of a batch is the mean.
 pub(super) fn softmaxes(batch: &Batch, labels: usize) -> Vec<Softmax> {
     let row = |index: usize| Softmax { first: index * labels, step: 1, count: labels };
     match &batch.targets {

@@ -1,10 +1,11 @@
 //! Fake quantization of activations and its straight-through gradient (paper, §3.1 and App. A).
 //!
-//! The arithmetic is [`ActivationParams`]; here it is laid over tensors and threads. A gradient passes where the clamp
-//! left the value alone. Where the value itself is kept anyway (the input of a layer is also its residual) the backward
-//! pass looks at it again; where the quantized value takes its place, the forward pass notes who passed, one byte each.
+//! The arithmetic is that of [`ActivationParams`]; this module applies it to tensors, on all threads. A gradient passes
+//! where the clamp did not change the value. Where the value is kept anyway (the input of a layer is also its residual),
+//! the backward pass tests it again. Where the quantized value overwrites it, the forward pass records which values
+//! passed, one byte each.
 //!
-//! Not for weights: those are [`crate::qat`]'s, which quantizes them before the model sees them.
+//! Not for weights: [`crate::qat`] quantizes those before the model sees them.
 
 use qbert_kernels::{CHUNK, Compute, ROW_CHUNK};
 use qbert_quant::ActivationParams;
@@ -29,14 +30,14 @@ pub fn backward(compute: &Compute, params: ActivationParams, x: &[f32], d: &mut 
     });
 }
 
-/// Some rows, with what is noted of them.
+/// Some rows, and the record of which values passed.
 struct Rows<'a> {
     values: &'a mut [f32],
     passed: &'a mut [u8],
 }
 
 /// `x ← Q(x)` for rows of `width` values that are parts of equal width, each with params of its own. `passed` gets a 1 for
-/// every value the clamp left alone; it is empty where nobody asks.
+/// every value that the clamp did not change; an empty `passed` records nothing.
 pub fn forward_in_place<const PARTS: usize>(
     compute: &Compute,
     params: [ActivationParams; PARTS],
@@ -47,8 +48,8 @@ pub fn forward_in_place<const PARTS: usize>(
     rows_in_place(compute, params, width, (x, passed), ActivationParams::fake_quantize);
 }
 
-/// The same up to the step: `x ← code(x) − z`, whole numbers, whose products have exact sums. [`steps_to_values`] does the
-/// rest.
+/// [`forward_in_place`] without the step size: `x ← code(x) − z`. These are whole numbers, so sums of their products are
+/// exact. [`steps_to_values`] multiplies by the step size.
 pub fn steps_in_place<const PARTS: usize>(
     compute: &Compute,
     params: [ActivationParams; PARTS],
@@ -63,7 +64,7 @@ pub fn steps_in_place<const PARTS: usize>(
     });
 }
 
-/// `Δ·(code − z)` of what [`steps_in_place`] left.
+/// `Δ·(code − z)`, from the output of [`steps_in_place`].
 pub fn steps_to_values<const PARTS: usize>(
     compute: &Compute,
     params: [ActivationParams; PARTS],
@@ -77,7 +78,7 @@ pub fn steps_to_values<const PARTS: usize>(
     });
 }
 
-/// Calls `quantize` for every part of every row, after noting what passes.
+/// Calls `quantize` for every part of every row, after recording what passes.
 fn rows_in_place<const PARTS: usize>(
     compute: &Compute,
     params: [ActivationParams; PARTS],
@@ -111,7 +112,7 @@ fn rows_in_place<const PARTS: usize>(
     });
 }
 
-/// Sets to zero the gradients of what did not pass in [`forward_in_place`] or [`steps_in_place`].
+/// Sets to zero the gradients of values that did not pass in [`forward_in_place`] or [`steps_in_place`].
 pub fn backward_passed(compute: &Compute, passed: &[u8], d: &mut [f32]) {
     compute.threads().for_each_chunk([d], [CHUNK], |chunk, [d]| {
         let passed = &passed[chunk * CHUNK..chunk * CHUNK + d.len()];
@@ -121,8 +122,8 @@ pub fn backward_passed(compute: &Compute, passed: &[u8], d: &mut [f32]) {
     });
 }
 
-/// `x ← Q(x)` for the output of GELU, whose `slope` becomes zero where the clamp acted: the backward pass multiplies by
-/// it anyway. Without a slope (evaluation) give an empty slice.
+/// `x ← Q(x)` for the output of the activation. Its `slope` becomes zero where the clamp acted, since the backward pass
+/// multiplies by it anyway. Pass an empty slice where there is no slope (evaluation).
 pub fn forward_with_slope(compute: &Compute, params: ActivationParams, x: &mut [f32], slope: &mut [f32]) {
     if slope.is_empty() {
         return compute.threads().for_each_chunk([x], [CHUNK], |_, [x]| params.fake_quantize(x));
@@ -160,7 +161,7 @@ mod tests {
         }
         steps_to_values(&compute, params, 21, &mut found);
         assert!(found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()));
-        // Quantizing twice is quantizing once: codes may be made of values.
+        // Quantizing twice gives the same codes as quantizing once.
         forward_in_place(&compute, params, 21, &mut found, &mut []);
         assert!(found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()));
     }

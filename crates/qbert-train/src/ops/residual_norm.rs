@@ -27,9 +27,21 @@ impl Saved {
         self.rstd.resize(tokens, 0.0);
     }
 
+    /// With the tangent of the sum.
+    pub fn moving<'a>(&'a self, sum_tangent: &'a [f32]) -> Moving<'a> {
+        Moving { saved: self, sum_tangent }
+    }
+
     fn normalized(&self) -> Normalized<'_> {
         Normalized { sum: &self.sum, mean: &self.mean, rstd: &self.rstd }
     }
+}
+
+/// A norm under which the sum moves.
+#[derive(Debug, Clone, Copy)]
+pub struct Moving<'a> {
+    saved: &'a Saved,
+    sum_tangent: &'a [f32],
 }
 
 /// Turns `saved.sum` from `z` into `dropout(z) + x` and writes its LayerNorm to `y` `[T, H]`.
@@ -97,31 +109,37 @@ pub fn forward_tangent(
 }
 
 /// The tangent of the gradient of the sum, for fixed γ: see [`own_backward_tangent`] for one that moves.
-pub fn backward_tangent(
-    compute: &Compute,
-    gamma: &[f32],
-    (saved, sum_tangent): (&Saved, &[f32]),
-    dy: Dual<'_>,
-    d_sum_tangent: &mut [f32],
-) {
+pub fn backward_tangent(compute: &Compute, gamma: &[f32], moving: Moving<'_>, dy: Dual<'_>, d_sum_tangent: &mut [f32]) {
+    let Moving { saved, sum_tangent } = moving;
     let tangents = LayerNormTangents { sum_tangent, d_out: dy.value, d_out_tangent: dy.tangent };
     compute.layer_norm_backward_tangent(gamma, saved.normalized(), tangents, d_sum_tangent);
 }
 
+/// How a LayerNorm's own parameters move, and memory to compute with.
+#[derive(Debug)]
+pub struct OwnDirection<'a> {
+    /// γ̇
+    pub gamma: &'a [f32],
+    /// Scratch memory `[T, H]`.
+    pub scratch: &'a mut [f32],
+}
+
 /// What a LayerNorm whose own parameters move adds to [`backward_tangent`]: the gradient of the sum is `J·(γ∘dy)`, so
 /// its tangent gains `J·(γ̇∘dy)`; the tangents of the gradients of γ and β, `Σ(dẏ∘x̂ + dy∘x̂̇)` and `Σ dẏ`, are added to
-/// `gradients`. `J` is the derivative of `x̂` by the sum; `scratch` is `[T, H]`.
+/// `gradients`. `J` is the derivative of `x̂` by the sum.
 pub fn own_backward_tangent(
     compute: &Compute,
-    gamma_tangent: &[f32],
-    (saved, sum_tangent): (&Saved, &[f32]),
+    own: OwnDirection<'_>,
+    moving: Moving<'_>,
     dy: Dual<'_>,
-    (d_sum_tangent, scratch): (&mut [f32], &mut [f32]),
+    d_sum_tangent: &mut [f32],
     gradients: LayerNormGradients<'_>,
 ) {
+    let OwnDirection { gamma: gamma_tangent, scratch } = own;
+    let Moving { saved, sum_tangent } = moving;
     let (width, rows) = (gamma_tangent.len(), saved.mean.len());
     let LayerNormGradients { gamma, beta } = gradients;
-    // The ordinary backward pass of dẏ sums dẏ∘x̂ and dẏ; what it makes of the sum is not wanted.
+    // The ordinary backward pass of dẏ sums dẏ∘x̂ and dẏ; its gradient of the sum is not needed.
     let sums = LayerNormGradients { gamma: &mut *gamma, beta };
     compute.layer_norm_backward(gamma_tangent, saved.normalized(), dy.tangent, scratch, sums);
     // With γ = 1 the forward tangent is x̂̇.

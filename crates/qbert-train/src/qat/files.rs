@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use qbert_model::{Config, FloatTensor, Layout, atomic};
+use qbert_model::{Config, FloatTensor, ParameterLayout, atomic};
 use qbert_quant::{ActivationParams, Plan, Range};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
@@ -80,7 +80,7 @@ pub fn write(directory: &Path, quantization: &Quantization) -> Result<()> {
 ///
 /// # Errors
 /// When a file is missing, damaged, or of another model.
-pub fn read(directory: &Path, config: &Config, layout: &Layout) -> Result<Quantization> {
+pub fn read(directory: &Path, config: &Config, layout: &ParameterLayout) -> Result<Quantization> {
     let mut quantization = Quantization::new(read_plan(&directory.join(PLAN))?, config, layout)?;
     read_ranges(&directory.join(RANGES), &mut quantization)?;
     if let Some(learner) = quantization.activations_mut() {

@@ -19,7 +19,7 @@ pub mod student;
 pub mod weights;
 
 use qbert_kernels::Compute;
-use qbert_model::{Config, Layout};
+use qbert_model::{Config, ParameterLayout};
 use qbert_quant::{Plan, Precision};
 
 use crate::batch::Batch;
@@ -53,7 +53,7 @@ impl Quantization {
     ///
     /// # Errors
     /// A plan for another number of layers, groups that a matrix does not have, an activation width other than 8 and 32.
-    pub fn new(plan: Plan, config: &Config, layout: &Layout) -> Result<Self> {
+    pub fn new(plan: Plan, config: &Config, layout: &ParameterLayout) -> Result<Self> {
         let weights = WeightQuantizer::new(&plan, config, layout)?;
         let activations = match plan.activation().bits {
             Precision::Full => None,

@@ -191,7 +191,7 @@ impl Student {
         };
         let pass = Pass { compute, weights: self.quantization.quantized(), batch, mode };
         let soft = self.teacher.as_ref().map(|teacher| teacher.targets(share));
-        bert.backward_with(pass, soft, activations, (buffers, gradients));
+        bert.backward_with(pass, soft, activations, buffers, gradients);
         Ok(loss)
     }
 

@@ -15,7 +15,7 @@ use std::ops::Range as Span;
 
 use qbert_kernels::int::{Neurons, WideWeights};
 use qbert_kernels::{CHUNK, Compute};
-use qbert_model::{Config, Layout};
+use qbert_model::{Config, Module, ParameterLayout};
 use qbert_quant::{
     Axis, BitWidth, Error as QuantError, Plan, QuantParams, Range, RangeMethod, Scratch, Site, SitePlan,
 };
@@ -101,12 +101,11 @@ impl WeightQuantizer {
     ///
     /// # Errors
     /// When the plan is for another number of layers, or a matrix cannot be grouped as it says.
-    pub fn new(plan: &Plan, config: &Config, layout: &Layout) -> Result<Self> {
+    pub fn new(plan: &Plan, config: &Config, layout: &ParameterLayout) -> Result<Self> {
         plan.check_layers(config.layers)?;
         let mut by_span: Vec<(Span<usize>, usize, Site, &SitePlan)> = Vec::new();
         for (site, planned) in plan.sites() {
-            let name = qbert_model::site_tensor(site);
-            let parameter = layout.get(&name).ok_or(crate::Error::NoParameter { name })?;
+            let parameter = layout.site(site).ok_or_else(|| crate::Error::NoParameter { name: site.to_string() })?;
             by_span.push((parameter.span.clone(), parameter.shape[1], site, planned));
         }
         by_span.sort_by_key(|(span, ..)| span.start);
@@ -304,7 +303,7 @@ impl WeightQuantizer {
         for own in &self.sites {
             let Site::Layer(layer, matrix) = own.site else { continue };
             let (neurons, inputs) = (own.layout.rows(), own.layout.cols());
-            let room = codes.room(layer, matrix);
+            let room = codes.slot(layer, matrix);
             let target = match room {
                 Some(target) => target,
                 None => {
@@ -480,15 +479,14 @@ fn column_extremes(values: &[f32], width: usize) -> (Vec<f32>, Vec<f32>, bool) {
 }
 
 /// Where the bias of a matrix lies; nowhere for an embedding table.
-fn bias_of(site: Site, layout: &Layout) -> Result<Span<usize>> {
+fn bias_of(site: Site, layout: &ParameterLayout) -> Result<Span<usize>> {
     if table_of(site).is_some() {
         return Ok(0..0);
     }
-    let weight = qbert_model::site_tensor(site);
-    let name = format!("{}.bias", weight.strip_suffix(".weight").unwrap_or(&weight));
-    match layout.get(&name) {
+    let role = Module::Site(site).bias();
+    match layout.role(role) {
         Some(parameter) => Ok(parameter.span.clone()),
-        None => Err(crate::Error::NoParameter { name }),
+        None => Err(crate::Error::NoParameter { name: role.to_string() }),
     }
 }
 

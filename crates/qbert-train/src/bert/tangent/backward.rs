@@ -3,12 +3,12 @@
 use qbert_kernels::Start;
 
 use super::buffers::BackwardTangents;
-use super::forward::norm_direction;
 use super::{HessianPass, Moved, Point, dual};
 use crate::bert::backward::{linear_gradients, norm_gradients};
 use crate::bert::forward::linear_at;
 use crate::ops::attention::{self, BackwardTangent};
-use crate::ops::{gelu, linear, residual_norm};
+use crate::ops::residual_norm::OwnDirection;
+use crate::ops::{activation, linear, residual_norm};
 
 impl HessianPass {
     /// A layer above the one that moves: from the tangent of its output's gradient to that of its input's, in place.
@@ -20,18 +20,18 @@ impl HessianPass {
         let BackwardTangents { hidden, sum, middle, inner, pre_activation, context, .. } = backward;
 
         let gamma = &weights[spans.output_norm.gamma.clone()];
-        let norm = (&kept.output, &moving.output_sum[..]);
+        let norm = kept.output.moving(&moving.output_sum);
         residual_norm::backward_tangent(compute, gamma, norm, dual(&d.output, hidden), middle);
         linear::backward_input(compute, linear_at(weights, &spans.output), middle, Start::ZERO, inner);
 
         let u = dual(&kept.pre_activation, &moving.pre_activation);
-        gelu::backward_tangent(compute, u, dual(&d.inner, inner), pre_activation);
+        activation::backward_tangent(compute, bert.config.activation, u, dual(&d.inner, inner), pre_activation);
         // `middle` holds the residual's part already.
         let intermediate = linear_at(weights, &spans.intermediate);
         linear::backward_input(compute, intermediate, pre_activation, Start::ACCUMULATE, middle);
 
         let gamma = &weights[spans.attention_norm.gamma.clone()];
-        let norm = (&kept.attention, &moving.attention_sum[..]);
+        let norm = kept.attention.moving(&moving.attention_sum);
         residual_norm::backward_tangent(compute, gamma, norm, dual(&d.middle, middle), sum);
         linear::backward_input(compute, linear_at(weights, &spans.attention_output), sum, Start::ZERO, context);
 
@@ -46,21 +46,22 @@ impl HessianPass {
         let (kept, moving) = (&self.activations.layers[layer], &self.tangents[layer]);
         let BackwardTangents { context, qkv, scratch, .. } = &mut self.backward;
         let buffers = BackwardTangent {
+            qkv: dual(&kept.qkv, &moving.qkv),
+            d_context: dual(&self.gradients[layer].context, context),
             probabilities: dual(&kept.probabilities, &moving.probabilities),
             scratch,
             d_qkv_tangent: qkv,
         };
-        let duals = (dual(&kept.qkv, &moving.qkv), dual(&self.gradients[layer].context, context));
-        attention::backward_tangent(point.compute, point.bert.heads(), point.batch, duals, buffers);
+        attention::backward_tangent(point.compute, point.bert.heads(), point.batch, buffers);
     }
 
-    /// The layer that moves: the same, with the directions of its own parameters, whose gradients' tangents are the
-    /// product. The gradient of its input is of no interest.
+    /// The layer that moves: also takes the directions of its own parameters. The tangents of their gradients are the
+    /// product; the gradient of the layer's input is not needed.
     pub(super) fn own_backward(&mut self, point: Point<'_>, moved: &mut Moved<'_>) {
         self.own_feed_forward_backward(point, moved);
         self.own_attention_output_backward(point, moved);
         self.attention_backward(point, moved.layer);
-        // The input stands still, so the second term of the weight's product rule is missing.
+        // The input does not move, so the second term of the weight's product rule is zero.
         let gradients = linear_gradients(moved.product, &moved.spans.attention_inputs);
         let input = &self.activations.hidden[moved.layer];
         linear::backward_parameters(point.compute, input, &self.backward.qkv, gradients);
@@ -76,11 +77,11 @@ impl HessianPass {
         let BackwardTangents { hidden, middle, inner, pre_activation, norm_scratch, .. } = backward;
 
         let gamma = &weights[spans.output_norm.gamma.clone()];
-        let (norm, d_output) = ((&kept.output, &moving.output_sum[..]), dual(&d.output, hidden));
+        let (norm, d_output) = (kept.output.moving(&moving.output_sum), dual(&d.output, hidden));
         residual_norm::backward_tangent(compute, gamma, norm, d_output, middle);
-        let gamma = norm_direction(direction, &own.output_norm).gamma;
+        let turned = OwnDirection { gamma: &direction[own.output_norm.gamma.clone()], scratch: &mut *norm_scratch };
         let target = norm_gradients(product, &own.output_norm);
-        residual_norm::own_backward_tangent(compute, gamma, norm, d_output, (middle, norm_scratch), target);
+        residual_norm::own_backward_tangent(compute, turned, norm, d_output, middle, target);
 
         let d_sum = dual(&d.output_sum, middle);
         let target = linear_gradients(product, &own.output);
@@ -89,7 +90,7 @@ impl HessianPass {
         linear::backward_input_tangent(compute, output, turned, d_sum, Start::ZERO, inner);
 
         let u = dual(&kept.pre_activation, &moving.pre_activation);
-        gelu::backward_tangent(compute, u, dual(&d.inner, inner), pre_activation);
+        activation::backward_tangent(compute, bert.config.activation, u, dual(&d.inner, inner), pre_activation);
         let d_u = dual(&d.pre_activation, pre_activation);
         let target = linear_gradients(product, &own.intermediate);
         linear::backward_parameters_tangent(compute, dual(&kept.middle, &read.middle), d_u, target);
@@ -108,11 +109,11 @@ impl HessianPass {
         let BackwardTangents { sum, middle, context, norm_scratch, .. } = backward;
 
         let gamma = &weights[spans.attention_norm.gamma.clone()];
-        let (norm, d_middle) = ((&kept.attention, &moving.attention_sum[..]), dual(&d.middle, middle));
+        let (norm, d_middle) = (kept.attention.moving(&moving.attention_sum), dual(&d.middle, middle));
         residual_norm::backward_tangent(compute, gamma, norm, d_middle, sum);
-        let gamma = norm_direction(direction, &own.attention_norm).gamma;
+        let turned = OwnDirection { gamma: &direction[own.attention_norm.gamma.clone()], scratch: &mut *norm_scratch };
         let target = norm_gradients(product, &own.attention_norm);
-        residual_norm::own_backward_tangent(compute, gamma, norm, d_middle, (sum, norm_scratch), target);
+        residual_norm::own_backward_tangent(compute, turned, norm, d_middle, sum, target);
 
         let d_sum = dual(&d.attention_sum, sum);
         let target = linear_gradients(product, &own.attention_output);

@@ -1,18 +1,18 @@
-//! The memory of a Hessian-vector product beside the activations.
+//! The buffers of a Hessian-vector product besides the activations.
 
 use super::{HessianPass, Point};
 use crate::ops::attention::Heads;
 
-/// Gradients that the ordinary backward pass leaves behind, of every layer.
+/// One layer's gradients, kept from the ordinary backward pass.
 #[derive(Debug, Default)]
 pub(super) struct LayerGradients {
     /// Of the layer's output `[T, H]`.
     pub output: Vec<f32>,
     /// Of the sum under the second LayerNorm `[T, H]`.
     pub output_sum: Vec<f32>,
-    /// Of GELU's output `[T, I]`.
+    /// Of the activation's output `[T, I]`.
     pub inner: Vec<f32>,
-    /// Of GELU's input `[T, I]`.
+    /// Of the activation's input `[T, I]`.
     pub pre_activation: Vec<f32>,
     /// Of the first LayerNorm's output `[T, H]`.
     pub middle: Vec<f32>,
@@ -24,7 +24,7 @@ pub(super) struct LayerGradients {
     pub qkv: Vec<f32>,
 }
 
-/// Tangents of a layer that its backward tangent needs, of the moving layer and every one above.
+/// One layer's tangents that its backward tangent needs: for the moving layer and every layer above it.
 #[derive(Debug, Default)]
 pub(super) struct LayerTangents {
     pub qkv: Vec<f32>,
@@ -34,7 +34,7 @@ pub(super) struct LayerTangents {
     pub output_sum: Vec<f32>,
 }
 
-/// Tangents of what a layer's matrices read: needed again only where the matrices move.
+/// Tangents of the inputs of a layer's matrices: needed again only where the matrices move.
 #[derive(Debug, Default)]
 pub(super) struct OwnTangents {
     pub context: Vec<f32>,
@@ -45,7 +45,7 @@ pub(super) struct OwnTangents {
 /// Gradients and tangents of pooler and head.
 #[derive(Debug, Default)]
 pub(super) struct Head {
-    /// Gradient of the logits; later, in the same place, tangent of the logits and then of their gradient.
+    /// First the gradient of the logits, later their tangent, then the tangent of their gradient.
     pub logits: Vec<f32>,
     /// Gradient of what the head reads: of the pooler's output where there is one.
     pub d_input: Vec<f32>,
@@ -57,7 +57,7 @@ pub(super) struct Head {
     pub scratch: Vec<f32>,
 }
 
-/// Tangents of gradients, of one layer at a time.
+/// Tangents of gradients, for one layer at a time.
 #[derive(Debug, Default)]
 pub(super) struct BackwardTangents {
     /// Of a layer's output, then of its input `[T, H]`.
@@ -66,9 +66,9 @@ pub(super) struct BackwardTangents {
     pub sum: Vec<f32>,
     /// Of the middle of a layer `[T, H]`.
     pub middle: Vec<f32>,
-    /// Of GELU's output `[T, I]`.
+    /// Of the activation's output `[T, I]`.
     pub inner: Vec<f32>,
-    /// Of GELU's input `[T, I]`.
+    /// Of the activation's input `[T, I]`.
     pub pre_activation: Vec<f32>,
     /// Of the context `[T, H]`.
     pub context: Vec<f32>,
@@ -80,7 +80,7 @@ pub(super) struct BackwardTangents {
     pub scratch: Vec<f32>,
 }
 
-/// How much of everything a batch needs.
+/// Elements per kind of buffer for a batch.
 #[derive(Clone, Copy)]
 struct Sizes {
     hidden: usize,
@@ -130,7 +130,7 @@ fn all<const N: usize>(buffers: [&mut Vec<f32>; N], length: usize) {
 }
 
 impl HessianPass {
-    /// Makes room for a batch whose forward pass is done; layers below the lowest need none.
+    /// Resizes the buffers for a batch whose forward pass is done; layers below the lowest need none.
     pub(super) fn resize(&mut self, point: Point<'_>) {
         let (config, batch) = (point.bert.config(), point.batch);
         let heads = Heads { count: config.heads, width: config.head_size() };

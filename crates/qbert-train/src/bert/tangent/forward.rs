@@ -8,14 +8,14 @@ use crate::bert::NormSpan;
 use crate::bert::forward::linear_at;
 use crate::ops::attention::{self, ForwardTangent};
 use crate::ops::residual_norm::Direction;
-use crate::ops::{gelu, linear, residual_norm};
+use crate::ops::{activation, linear, residual_norm};
 
-pub(super) fn norm_direction<'a>(direction: &'a [f32], span: &NormSpan) -> Direction<'a> {
+fn norm_direction<'a>(direction: &'a [f32], span: &NormSpan) -> Direction<'a> {
     Direction { gamma: &direction[span.gamma.clone()], beta: &direction[span.beta.clone()] }
 }
 
 impl HessianPass {
-    /// The layer that moves: its input stands still, every parameter has a direction.
+    /// The layer that moves: its input is fixed, every parameter has a direction.
     pub(super) fn own_forward(&mut self, point: Point<'_>, moved: &Moved<'_>) {
         let Point { bert, compute, weights, batch } = point;
         let Moved { layer, spans: own, direction, .. } = moved;
@@ -43,7 +43,7 @@ impl HessianPass {
         linear::forward(compute, linear_at(direction, &own.intermediate), &kept.middle, pre_activation);
         let intermediate = linear_at(weights, &spans.intermediate);
         linear::forward_tangent(compute, intermediate, middle, Start::ACCUMULATE, pre_activation);
-        gelu::forward_tangent(compute, &kept.slope, pre_activation, inner);
+        activation::forward_tangent(compute, &kept.slope, pre_activation, inner);
 
         linear::forward(compute, linear_at(direction, &own.output), &kept.inner, output_sum);
         linear::forward_tangent(compute, linear_at(weights, &spans.output), inner, Start::ACCUMULATE, output_sum);
@@ -53,7 +53,7 @@ impl HessianPass {
         residual_norm::forward_tangent(compute, gamma, norm, &kept.output, output_sum, &mut self.hidden);
     }
 
-    /// A layer above: its input moves, its parameters stand still.
+    /// A layer above: its input moves, its parameters are fixed.
     pub(super) fn passing_forward(&mut self, point: Point<'_>, layer: usize) {
         let Point { bert, compute, weights, batch } = point;
         let spans = &bert.spans.layers[layer];
@@ -78,7 +78,7 @@ impl HessianPass {
 
         let intermediate = linear_at(weights, &spans.intermediate);
         linear::forward_tangent(compute, intermediate, middle, Start::ZERO, pre_activation);
-        gelu::forward_tangent(compute, &kept.slope, pre_activation, inner);
+        activation::forward_tangent(compute, &kept.slope, pre_activation, inner);
 
         output_sum.copy_from_slice(middle);
         linear::forward_tangent(compute, linear_at(weights, &spans.output), inner, Start::ACCUMULATE, output_sum);

@@ -1,4 +1,4 @@
-//! The ordinary backward pass of a Hessian-vector product: it keeps gradients of activations, and forms none of
+//! The ordinary backward pass of a Hessian-vector product: it keeps the gradients of activations and skips those of
 //! parameters, which no tangent needs.
 
 use qbert_kernels::Start;
@@ -8,7 +8,7 @@ use super::{HessianPass, Point};
 use crate::bert::LayerActivations;
 use crate::bert::forward::linear_at;
 use crate::ops::loss::Loss;
-use crate::ops::{attention, gelu, linear, residual_norm};
+use crate::ops::{activation, attention, linear, residual_norm};
 
 impl HessianPass {
     /// From the logits of the forward pass down to the lowest layer.
@@ -46,9 +46,9 @@ fn layer_gradients(
     let output = linear_at(weights, &spans.output);
     linear::backward_input(compute, output, &d.output_sum, Start::ZERO, &mut d.inner);
 
-    // inner = gelu(W₁·middle + b₁)
+    // inner = activation(W₁·middle + b₁)
     d.pre_activation.copy_from_slice(&d.inner);
-    gelu::backward(compute, &kept.slope, &mut d.pre_activation);
+    activation::backward(compute, &kept.slope, &mut d.pre_activation);
     d.middle.copy_from_slice(&d.output_sum);
     let intermediate = linear_at(weights, &spans.intermediate);
     linear::backward_input(compute, intermediate, &d.pre_activation, Start::ACCUMULATE, &mut d.middle);
@@ -60,7 +60,12 @@ fn layer_gradients(
     linear::backward_input(compute, projection, &d.attention_sum, Start::ZERO, &mut d.context);
 
     // context = attention(W_qkv·input + b_qkv)
-    let probabilities = &kept.probabilities;
-    let buffers = attention::BackwardBuffers { probabilities, scratch, d_qkv: &mut d.qkv };
-    attention::backward(compute, bert.heads(), batch, None, (&kept.qkv, &d.context), buffers);
+    let buffers = attention::BackwardBuffers {
+        qkv: &kept.qkv,
+        probabilities: &kept.probabilities,
+        d_context: &d.context,
+        scratch,
+        d_qkv: &mut d.qkv,
+    };
+    attention::backward(compute, bert.heads(), batch, None, buffers);
 }

@@ -1,19 +1,18 @@
-//! Pooler and head: their gradients, and the turning point of a tangent, where it has reached the loss and goes back.
+//! Pooler and head: their gradients, and the tangents from the encoder's output up to the loss and back.
 
 use qbert_kernels::Start;
-use qbert_model::Head as HeadKind;
 
 use super::buffers::Head;
 use super::{HessianPass, Point, dual};
-use crate::bert::LinearSpan;
 use crate::bert::forward::linear_at;
+use crate::ops::linear;
 use crate::ops::loss::{Loss, cross_entropy, cross_entropy_tangent};
-use crate::ops::{linear, pooler};
+use crate::ops::pooler::Pooler;
 
 /// The pooler, where the head reads it.
-fn pooler_span<'a>(point: Point<'a>) -> Option<&'a LinearSpan> {
-    let pooled = point.bert.layout.head() == HeadKind::SequenceClassification;
-    point.bert.spans.pooler.as_ref().filter(|_| pooled)
+fn pooler_of(point: Point<'_>) -> Option<Pooler<'_>> {
+    let pooler = point.bert.pooler(point.compute, point.weights, point.batch);
+    pooler.filter(|_| point.bert.layout.head_class().pooled)
 }
 
 impl HessianPass {
@@ -29,11 +28,8 @@ impl HessianPass {
             return loss;
         };
         linear::backward_input(compute, linear_at(weights, head), logits, Start::ZERO, d_input);
-        match pooler_span(point) {
-            Some(span) => {
-                let pooled = (&self.activations.pooled[..], &d_input[..]);
-                pooler::backward_input(compute, linear_at(weights, span), batch, pooled, scratch, d_output);
-            }
+        match pooler_of(point) {
+            Some(pooler) => pooler.backward_input(&self.activations.pooled, d_input, scratch, d_output),
             None => d_output.copy_from_slice(d_input),
         }
         loss
@@ -49,11 +45,10 @@ impl HessianPass {
         let Head { logits, d_input, pooled_tangent, d_input_tangent, scratch } = &mut self.head;
         let (activations, encoded) = (&self.activations, &self.hidden);
         let head = linear_at(weights, span);
-        let pooler = pooler_span(point).map(|span| linear_at(weights, span));
+        let pooler = pooler_of(point);
         let input_tangent = match pooler {
             Some(pooler) => {
-                let pooled = (&activations.pooled[..], &mut scratch[..]);
-                pooler::forward_tangent(compute, pooler, batch, encoded, pooled, pooled_tangent);
+                pooler.forward_tangent(encoded, &activations.pooled, scratch, pooled_tangent);
                 &*pooled_tangent
             }
             None => encoded,
@@ -64,8 +59,8 @@ impl HessianPass {
         let d_output = &mut self.backward.hidden;
         match pooler {
             Some(pooler) => {
-                let duals = (dual(&activations.pooled, pooled_tangent), dual(d_input, d_input_tangent));
-                pooler::backward_tangent(compute, pooler, batch, duals, scratch, d_output);
+                let (pooled, d_pooled) = (dual(&activations.pooled, pooled_tangent), dual(d_input, d_input_tangent));
+                pooler.backward_tangent(pooled, d_pooled, scratch, d_output);
             }
             None => d_output.copy_from_slice(d_input_tangent),
         }

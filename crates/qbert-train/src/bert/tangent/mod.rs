@@ -2,14 +2,14 @@
 //!
 //! The Hessian block of an encoder layer is the second derivative of the loss by all parameters of that layer:
 //! matrices, biases, and γ and β of both norms. Its product with `v` is the directional derivative of the gradient along
-//! `v`, and that is computed as such, without a graph: [`HessianPass::prepare`] runs one ordinary forward and backward
+//! `v`. It is computed directly, without a graph: [`HessianPass::prepare`] runs one ordinary forward and backward
 //! pass and keeps what tangents need; then [`HessianPass::product`] carries a tangent from the layer up to the loss and
 //! back down to it. Below the layer nothing moves, and above it only activations do, so that second-order parameter
-//! gradients are formed at the layer alone. Any number of products follows one preparation, in one set of buffers.
+//! gradients are formed at the layer alone. One preparation serves any number of products, in one set of buffers.
 //!
 //! In comments a dot is a tangent: `ẋ` is how `x` changes when the layer's parameters move along `v`.
 //!
-//! Not for training: there is no dropout, and the curvature is that of the evaluated loss.
+//! Not for training: there is no dropout, so the curvature is that of the loss in evaluation.
 
 mod backward;
 mod buffers;
@@ -18,8 +18,9 @@ mod gradients;
 mod head;
 
 use qbert_kernels::Compute;
+use qbert_model::family::NormPlacement;
 
-use super::weights::LayerSpans;
+use super::spans::LayerSpans;
 use super::{Activations, Bert, Mode};
 use crate::batch::Batch;
 use crate::ops::Dual;
@@ -31,7 +32,7 @@ use buffers::{BackwardTangents, Head, LayerGradients, LayerTangents, OwnTangents
 pub struct Point<'a> {
     /// The model.
     pub bert: &'a Bert,
-    /// What it is computed with.
+    /// Kernels and threads.
     pub compute: &'a Compute,
     /// All weights, in the model's layout.
     pub weights: &'a [f32],
@@ -39,7 +40,7 @@ pub struct Point<'a> {
     pub batch: &'a Batch,
 }
 
-/// The direction of one product: the layer that moves, where, and where the result is added.
+/// One product: the layer that moves, its direction, and where the result is added.
 struct Moved<'a> {
     layer: usize,
     /// Places within `direction` and `product`.
@@ -97,6 +98,8 @@ impl HessianPass {
     pub fn prepare(&mut self, point: Point<'_>, lowest: usize, scale: f64) -> Loss {
         let Point { bert, compute, weights, batch } = point;
         assert!(lowest < bert.config.layers, "layer {lowest} of {}", bert.config.layers);
+        // The tangents are those of layers whose sublayers end in a norm.
+        let NormPlacement::AfterResidual = bert.config.family.norm_placement;
         bert.forward(compute, weights, batch, Mode::Evaluate, &mut self.activations);
         self.lowest = lowest;
         self.scale = scale;

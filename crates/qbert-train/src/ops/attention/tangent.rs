@@ -31,6 +31,10 @@ pub struct ForwardTangent<'a> {
 /// What a backward tangent is given again, and writes.
 #[derive(Debug)]
 pub struct BackwardTangent<'a> {
+    /// What the forward pass was given, and its tangent `[T, 3H]`.
+    pub qkv: Dual<'a>,
+    /// The gradient of the context, and its tangent `[T, H]`.
+    pub d_context: Dual<'a>,
     /// The probabilities, and their tangent as [`forward_tangent`] left it.
     pub probabilities: Dual<'a>,
     /// Two heads' worth of scratch: twice [`Heads::scratch`] elements.
@@ -46,13 +50,24 @@ struct Task<'a> {
     first_probability: usize,
 }
 
-/// One task per sequence: `squares` times `n²` elements of `per_square`, and its rows of `out` (`width` columns).
+/// How much each sequence has of two arrays.
+#[derive(Clone, Copy)]
+struct Share {
+    /// `n²` elements of the first, this many times.
+    squares: usize,
+    /// Columns of the second, which has a row per token.
+    width: usize,
+}
+
+/// One task per sequence, with its share of `per_square` and its rows of `out`.
 fn tasks<'a>(
     heads: Heads,
     batch: &Batch,
-    (per_square, squares): (&'a mut [f32], usize),
-    (out, width): (&'a mut [f32], usize),
+    per_square: &'a mut [f32],
+    out: &'a mut [f32],
+    share: Share,
 ) -> Vec<Task<'a>> {
+    let Share { squares, width } = share;
     let mut rest = per_square;
     let mut first_probability = 0;
     let mut tasks = Vec::with_capacity(batch.sequences());
@@ -79,7 +94,8 @@ fn dual_rows<'a>(matrix: Dual<'a>, batch: &Batch, sequence: usize, width: usize)
 pub fn forward_tangent(compute: &Compute, heads: Heads, batch: &Batch, qkv: Dual<'_>, buffers: ForwardTangent<'_>) {
     let hidden = heads.hidden();
     let ForwardTangent { probabilities, probabilities_tangent, context_tangent } = buffers;
-    let mut tasks = tasks(heads, batch, (probabilities_tangent, heads.count), (context_tangent, hidden));
+    let share = Share { squares: heads.count, width: hidden };
+    let mut tasks = tasks(heads, batch, probabilities_tangent, context_tangent, share);
     let kernels = compute.kernels();
     compute.threads().for_each_item(&mut tasks, |sequence, task| {
         let qkv = dual_rows(qkv, batch, sequence, 3 * hidden);
@@ -106,31 +122,32 @@ fn forward_sequence(kernels: Kernels, heads: Heads, qkv: Dual<'_>, probabilities
     }
 }
 
-/// From the gradient of the context and its tangent `[T, H]` to the tangent of the gradient of `qkv`.
-pub fn backward_tangent(
-    compute: &Compute,
-    heads: Heads,
-    batch: &Batch,
-    (qkv, d_context): (Dual<'_>, Dual<'_>),
-    buffers: BackwardTangent<'_>,
-) {
+/// From the gradient of the context and its tangent to the tangent of the gradient of `qkv`.
+pub fn backward_tangent(compute: &Compute, heads: Heads, batch: &Batch, buffers: BackwardTangent<'_>) {
     let hidden = heads.hidden();
-    let BackwardTangent { probabilities, scratch, d_qkv_tangent } = buffers;
-    let mut tasks = tasks(heads, batch, (scratch, 2), (d_qkv_tangent, 3 * hidden));
+    let BackwardTangent { qkv, d_context, probabilities, scratch, d_qkv_tangent } = buffers;
+    let mut tasks = tasks(heads, batch, scratch, d_qkv_tangent, Share { squares: 2, width: 3 * hidden });
     let kernels = compute.kernels();
     compute.threads().for_each_item(&mut tasks, |sequence, task| {
-        let qkv = dual_rows(qkv, batch, sequence, 3 * hidden);
-        let d_context = dual_rows(d_context, batch, sequence, hidden);
-        backward_sequence(kernels, heads, (qkv, d_context, probabilities), task);
+        let given = Given {
+            qkv: dual_rows(qkv, batch, sequence, 3 * hidden),
+            d_context: dual_rows(d_context, batch, sequence, hidden),
+            probabilities,
+        };
+        backward_sequence(kernels, heads, given, task);
     });
 }
 
-fn backward_sequence(
-    kernels: Kernels,
-    heads: Heads,
-    (qkv, d_context, probabilities): (Dual<'_>, Dual<'_>, Dual<'_>),
-    task: &mut Task<'_>,
-) {
+/// What a sequence's backward tangent reads: its own rows, and the probabilities of the whole batch.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    qkv: Dual<'a>,
+    d_context: Dual<'a>,
+    probabilities: Dual<'a>,
+}
+
+fn backward_sequence(kernels: Kernels, heads: Heads, given: Given<'_>, task: &mut Task<'_>) {
+    let Given { qkv, d_context, probabilities } = given;
     let hidden = heads.hidden();
     let length = d_context.value.len() / hidden;
     let square = length * length;

@@ -1,8 +1,9 @@
-//! Where each weight lies in the flat array: the layout's names resolved once, so that a step looks nothing up.
+//! Where each weight lies in the flat array: looked up once, so that a training step looks nothing up.
 
 use std::ops::Range;
 
-use qbert_model::{Config, Head, Layout};
+use qbert_model::{Config, Module, ParameterLayout, Role};
+use qbert_quant::{Embedding, Matrix};
 
 use crate::error::{Error, Result};
 
@@ -87,66 +88,61 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// Resolves the names of `layout`.
-    pub fn new(config: &Config, layout: &Layout) -> Result<Self> {
-        let names = Names { layout };
-        let layers = (0..config.layers).map(|layer| names.layer(layer)).collect::<Result<_>>()?;
-        let head = match layout.head() {
-            Head::None => None,
-            Head::QuestionAnswering => Some(names.linear("qa_outputs")?),
-            _ => Some(names.linear("classifier")?),
+    /// Finds every part of the model in its layout.
+    pub fn new(config: &Config, layout: &ParameterLayout) -> Result<Self> {
+        let places = Places { layout };
+        let optional = |module: Module| match layout.role(module.weight()) {
+            Some(_) => places.linear(module).map(Some),
+            None => Ok(None),
         };
-        let pooler = layout.get("pooler.dense.weight").is_some();
         Ok(Self {
             embeddings: [
-                names.span("embeddings.word_embeddings.weight")?,
-                names.span("embeddings.position_embeddings.weight")?,
-                names.span("embeddings.token_type_embeddings.weight")?,
+                places.of(Module::table(Embedding::Word).weight())?,
+                places.of(Module::table(Embedding::Position).weight())?,
+                places.of(Module::table(Embedding::Type).weight())?,
             ],
-            embedding_norm: names.norm("embeddings.LayerNorm")?,
-            layers,
-            pooler: pooler.then(|| names.linear("pooler.dense")).transpose()?,
-            head,
+            embedding_norm: places.norm(Module::EmbeddingNorm)?,
+            layers: (0..config.layers).map(|layer| places.layer(layer)).collect::<Result<_>>()?,
+            pooler: optional(Module::Pooler)?,
+            head: optional(Module::Head)?,
         })
     }
 }
 
-struct Names<'a> {
-    layout: &'a Layout,
+/// Looks roles up in a layout.
+struct Places<'a> {
+    layout: &'a ParameterLayout,
 }
 
-impl Names<'_> {
-    fn span(&self, name: &str) -> Result<Range<usize>> {
-        let parameter = self.layout.get(name).ok_or_else(|| Error::NoParameter { name: name.to_owned() })?;
+impl Places<'_> {
+    fn of(&self, role: Role) -> Result<Range<usize>> {
+        let parameter = self.layout.role(role).ok_or_else(|| Error::NoParameter { name: role.to_string() })?;
         Ok(parameter.span.clone())
     }
 
-    fn linear(&self, prefix: &str) -> Result<LinearSpan> {
-        let (weight, bias) = (self.span(&format!("{prefix}.weight"))?, self.span(&format!("{prefix}.bias"))?);
-        Ok(LinearSpan { weight, bias })
+    fn linear(&self, module: Module) -> Result<LinearSpan> {
+        Ok(LinearSpan { weight: self.of(module.weight())?, bias: self.of(module.bias())? })
     }
 
-    fn norm(&self, prefix: &str) -> Result<NormSpan> {
-        let (gamma, beta) = (self.span(&format!("{prefix}.weight"))?, self.span(&format!("{prefix}.bias"))?);
-        Ok(NormSpan { gamma, beta })
+    fn norm(&self, module: Module) -> Result<NormSpan> {
+        Ok(NormSpan { gamma: self.of(module.weight())?, beta: self.of(module.bias())? })
     }
 
     fn layer(&self, layer: usize) -> Result<LayerSpans> {
-        let name = |part: &str| format!("encoder.layer.{layer}.{part}");
+        let linear = |matrix: Matrix| self.linear(Module::matrix(layer, matrix));
         // The layout puts query, key and value next to each other, weights first; one span covers all three.
-        let first = self.linear(&name("attention.self.query"))?;
-        let last = self.linear(&name("attention.self.value"))?;
+        let (first, last) = (linear(Matrix::Query)?, linear(Matrix::Value)?);
         let attention_inputs =
             LinearSpan { weight: first.weight.start..last.weight.end, bias: first.bias.start..last.bias.end };
         debug_assert_eq!(attention_inputs.weight.len(), 3 * first.weight.len());
         debug_assert_eq!(attention_inputs.bias.len(), 3 * first.bias.len());
         Ok(LayerSpans {
             attention_inputs,
-            attention_output: self.linear(&name("attention.output.dense"))?,
-            attention_norm: self.norm(&name("attention.output.LayerNorm"))?,
-            intermediate: self.linear(&name("intermediate.dense"))?,
-            output: self.linear(&name("output.dense"))?,
-            output_norm: self.norm(&name("output.LayerNorm"))?,
+            attention_output: linear(Matrix::AttentionOutput)?,
+            attention_norm: self.norm(Module::AttentionNorm(layer))?,
+            intermediate: linear(Matrix::Intermediate)?,
+            output: linear(Matrix::Output)?,
+            output_norm: self.norm(Module::OutputNorm(layer))?,
         })
     }
 }

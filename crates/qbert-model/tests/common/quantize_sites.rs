@@ -1,0 +1,21 @@
+//! Post-training codes for packed models in tests, here and in `qbert-runtime`.
+
+use std::collections::BTreeMap;
+
+use qbert_model::{Config, Parameters};
+use qbert_quant::{Layout, Plan, Precision, QuantParams, QuantizedMatrix, Scratch, Site};
+
+/// The codes of every site that the plan quantizes, with ranges fitted as the plan says.
+pub(crate) fn quantize_sites(config: &Config, parameters: &Parameters, plan: &Plan) -> BTreeMap<Site, QuantizedMatrix> {
+    let mut scratch = Scratch::default();
+    let mut sites = BTreeMap::new();
+    for tensor in config.shape(None).tensors {
+        let planned = plan.site(tensor.site).unwrap();
+        let Precision::Bits(bits) = planned.bits else { continue };
+        let layout = Layout::resolve(tensor.rows, tensor.cols, tensor.axis, planned.groups, config.heads).unwrap();
+        let values = parameters.site(tensor.site).unwrap();
+        let params = QuantParams::fit(values, layout, bits, planned.range, &mut scratch).unwrap();
+        sites.insert(tensor.site, QuantizedMatrix::quantize(values, &params).unwrap());
+    }
+    sites
+}
