@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use qbert_kernels::Threads;
-use qbert_kernels::int::multiplier_name;
 use qbert_model::Config;
 use qbert_pipeline::packing::{Calibration, Packing, Widths, middle_layers, plan_by_widths};
 use qbert_pipeline::{Error, ErrorKind, Result};
@@ -192,7 +191,7 @@ fn measure(
     times.sort_by(f64::total_cmp);
     let rounded = |ms: f64| (ms * 1e3).round() / 1e3;
     Ok(Measurement {
-        peer: format!("qbert-{}", multiplier_name(session.compute().kernels())),
+        peer: format!("qbert-{}", session.compute().kernels().multiplier().name()),
         work,
         tokens: format!("{sequences}x{length}"),
         threads: session.compute().threads().count(),

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use qbert_kernels::int::{
     AttentionInput, Codes, LinearInput, LinearLayer, LinearOutput, LinearParams, NormOutput, PackedWeights, Quantizer,
-    multiplier_name, pack,
+    pack,
 };
 use qbert_kernels::{Compute, Kernels, LayerNorm, MatMut, Threads};
 
@@ -92,7 +92,7 @@ impl Layer {
 }
 
 fn linear_layers(report: &Report, compute: &Compute) {
-    let kernels = multiplier_name(compute.kernels());
+    let kernels = compute.kernels().multiplier().name();
     let threads = compute.threads().count();
     for (inputs, neurons) in [(384, 384), (384, 1536), (1536, 384), (768, 768), (768, 3072), (3072, 768)] {
         for tokens in [1, 32, 128, 384, 4096] {
@@ -130,7 +130,7 @@ fn linear_layers(report: &Report, compute: &Compute) {
 }
 
 fn attention(report: &Report, compute: &Compute) {
-    let (kernels, threads) = (multiplier_name(compute.kernels()), compute.threads().count());
+    let (kernels, threads) = (compute.kernels().multiplier().name(), compute.threads().count());
     for (heads, size) in [(12, 32), (12, 64)] {
         for length in [32, 128, 384] {
             let head = format!(
@@ -220,7 +220,7 @@ fn encoder_forward(compute: &Compute, layers: &[EncoderLayer], heads: usize, sta
 }
 
 fn encoders(report: &Report, compute: &Compute) {
-    let (kernels, threads) = (multiplier_name(compute.kernels()), compute.threads().count());
+    let (kernels, threads) = (compute.kernels().multiplier().name(), compute.threads().count());
     for (model, layers, hidden, inner, heads) in [("minilm", 6, 384, 1536, 12), ("bert-base", 12, 768, 3072, 12)] {
         for (work, sequences, length) in [("A", 1, 32), ("B", 1, 128), ("C", 1, 384), ("D", 32, 128)] {
             for bits in [2, 3, 4, 8] {

@@ -14,7 +14,7 @@ use crate::error::KernelError;
 use crate::gemm::MatRef;
 use crate::layer_norm::{LayerNorm, LayerNormGradients, LayerNormTangents, Normalized, NormalizedMut};
 use crate::reduce::{COLUMN_BLOCK, SUM_BLOCK};
-use crate::scratch::{Scratch, ScratchPool};
+use crate::scratch::{Scratch, ScratchPool, part_bytes};
 use crate::threads::Threads;
 
 /// Elements per task of elementwise operations and long sums: 64 KiB, a multiple of every block.
@@ -54,8 +54,9 @@ impl Compute {
         &self.threads
     }
 
-    pub(crate) fn scratch(&self, length: usize) -> Scratch<'_> {
-        self.scratch.take(length)
+    /// Scratch memory of arbitrary content.
+    pub(crate) fn scratch(&self, bytes: usize) -> Scratch<'_> {
+        self.scratch.take(bytes)
     }
 
     /// [`Kernels::gelu`] over all threads.
@@ -235,8 +236,8 @@ impl Compute {
         check_lengths(&[saved.sum.len(), d_out.len(), d_in.len(), saved.mean.len() * n]);
         check_lengths(&[n, gradients.gamma.len(), gradients.beta.len()]);
         let tasks = saved.mean.len().div_ceil(ROW_CHUNK);
-        let mut scratch = self.scratch(tasks * 2 * n);
-        let partial = scratch.as_mut_slice(tasks * 2 * n);
+        let mut scratch = self.scratch(part_bytes::<f32>(tasks * 2 * n));
+        let partial = scratch.parts().take::<f32>(tasks * 2 * n);
         let lengths = [ROW_CHUNK * n, 2 * n];
         self.threads.for_each_chunk([d_in, &mut *partial], lengths, |chunk, [d_in, partial]| {
             let rows = chunk * ROW_CHUNK..chunk * ROW_CHUNK + d_in.len() / n;

@@ -1,52 +1,40 @@
-//! Which instruction set runs: detected once, or forced lower for tests and comparisons.
+//! Which kernels run: the best this CPU supports, or the ones that the user names.
 //!
-//! [`Kernels`] is the handle every kernel hangs on. It is two machine words at most, `Copy`, and
-//! its existence proves that the CPU has the instructions: nothing is checked again later.
+//! [`Kernels`] is the handle every kernel hangs on. It is two bytes, `Copy`, and its existence proves that the CPU has
+//! the instructions: nothing is checked again later.
 
 use crate::error::KernelError;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512};
-use crate::simd::{Kernel, Portable, Simd};
+use crate::int::Multiplier;
+use crate::simd::{InstructionSet, Kernel, run_on};
 
-/// The environment variable that forces an instruction set: `portable`, `avx2` or `avx512`.
+/// The environment variable that selects the kernels: an instruction set such as `avx2`, optionally followed by `+` and
+/// an integer multiplier such as `avx2+portable`.
 pub const KERNELS_VARIABLE: &str = "QBERT_KERNELS";
 
-/// The names of all instruction sets this crate was written for, best first.
-pub const KERNEL_NAMES: [&str; 3] = ["avx512", "avx2", "portable"];
+/// The names of all instruction sets this crate supports on any CPU, best first.
+pub const KERNEL_NAMES: &[&str] = InstructionSet::NAMES;
 
-#[derive(Clone, Copy, Debug)]
-enum Level {
-    Portable(Portable),
-    #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2),
-    #[cfg(target_arch = "x86_64")]
-    Avx512(Avx512),
+/// The kernels of one instruction set that this CPU has, and the integer multiplier that goes with them.
+///
+/// The results of one `Kernels` are the same bytes on every run and machine. Two different instruction sets may differ
+/// in the last bits of floats (never in dropout masks); multipliers never differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernels {
+    set: InstructionSet,
+    multiplier: Multiplier,
 }
 
-/// An instruction set that this CPU has, and through it every single-threaded kernel.
-///
-/// Results of one `Kernels` are the same bytes on every run and machine; two different
-/// instruction sets may differ in the last bits of floats (never in dropout masks).
-#[derive(Clone, Copy, Debug)]
-pub struct Kernels(Level);
-
 impl Kernels {
-    /// Every instruction set this CPU has, best first; `portable` is always the last.
+    /// Every instruction set this CPU has, best first, each with its best multiplier; `portable` is always the last.
     pub fn supported() -> Vec<Self> {
-        let mut found = Vec::new();
-        #[cfg(target_arch = "x86_64")]
-        {
-            found.extend(Avx512::new().map(|proof| Self(Level::Avx512(proof))));
-            found.extend(Avx2::new().map(|proof| Self(Level::Avx2(proof))));
-        }
-        found.push(Self(Level::Portable(Portable)));
-        found
+        let sets = InstructionSet::supported().into_iter();
+        sets.map(|set| Self { set, multiplier: Multiplier::best_for(set) }).collect()
     }
 
-    /// The set named by the environment variable [`KERNELS_VARIABLE`], or the best one.
+    /// The kernels that the environment variable [`KERNELS_VARIABLE`] names, or the best ones.
     ///
     /// # Errors
-    /// When the variable names no instruction set, or one that this CPU lacks.
+    /// As [`Kernels::by_name`].
     pub fn detect() -> Result<Self, KernelError> {
         match std::env::var(KERNELS_VARIABLE) {
             Ok(name) if !name.is_empty() => Self::by_name(&name),
@@ -55,47 +43,48 @@ impl Kernels {
         }
     }
 
-    /// The best instruction set of this CPU, whatever the environment says.
+    /// The best kernels of this CPU, whatever the environment says.
     pub fn best() -> Self {
         Self::supported()[0]
     }
 
-    /// The instruction set of this name.
+    /// The kernels of this name: `SET` for an instruction set with its best multiplier, or `SET+MULTIPLIER`.
     ///
     /// # Errors
-    /// When there is no such set, or this CPU lacks it.
+    /// When there is no such instruction set or multiplier, or when this CPU lacks it.
     pub fn by_name(name: &str) -> Result<Self, KernelError> {
-        if !KERNEL_NAMES.contains(&name) {
-            return Err(KernelError::UnknownKernels { name: name.to_owned() });
-        }
+        let (set, multiplier) = match name.split_once('+') {
+            Some((set, multiplier)) => (set, Some(multiplier)),
+            None => (name, None),
+        };
         let supported = Self::supported();
-        supported.iter().find(|kernels| kernels.name() == name).copied().ok_or_else(|| {
-            KernelError::UnsupportedKernels {
-                name: name.to_owned(),
-                supported: supported.iter().map(|kernels| kernels.name()).collect(),
-            }
+        let Some(kernels) = supported.iter().find(|kernels| kernels.name() == set) else {
+            let supported = supported.iter().map(|kernels| kernels.name()).collect();
+            return Err(KernelError::no_kernels("instruction set", set, KERNEL_NAMES, supported));
+        };
+        Ok(match multiplier {
+            Some(name) => kernels.with_multiplier(Multiplier::by_name(name)?),
+            None => *kernels,
         })
     }
 
-    /// `avx512`, `avx2` or `portable`.
+    /// The same float kernels with another multiplier.
+    pub fn with_multiplier(self, multiplier: Multiplier) -> Self {
+        Self { multiplier, ..self }
+    }
+
+    /// The name of the instruction set, one of [`KERNEL_NAMES`].
     pub fn name(self) -> &'static str {
-        match self.0 {
-            Level::Portable(_) => "portable",
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2(_) => "avx2",
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512(_) => "avx512",
-        }
+        self.set.name()
+    }
+
+    /// What multiplies integer codes.
+    pub fn multiplier(self) -> Multiplier {
+        self.multiplier
     }
 
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        match self.0 {
-            Level::Portable(simd) => simd.vectorize(kernel),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2(simd) => simd.vectorize(kernel),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512(simd) => simd.vectorize(kernel),
-        }
+        run_on(self.set, kernel)
     }
 }

@@ -142,13 +142,14 @@ mod tests {
     /// The generator's authors publish this result for counter 0, key 0 (and the others below).
     #[test]
     fn philox_gives_the_published_numbers() {
-        let zero = philox(Portable, DropoutKey::new(0, 0, 0), 0).map(|word| word[0]);
+        let simd = Portable::ANYWHERE;
+        let zero = philox(simd, DropoutKey::new(0, 0, 0), 0).map(|word| word[0]);
         assert_eq!(zero, [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         let ones = DropoutKey::new(u64::MAX, u64::MAX, u32::MAX);
-        let ones = philox(Portable, ones, u32::MAX).map(|word| word[0]);
+        let ones = philox(simd, ones, u32::MAX).map(|word| word[0]);
         assert_eq!(ones, [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
         let pi = DropoutKey::new(0x299f_31d0_a409_3822, 0x0370_7344_1319_8a2e, 0x85a3_08d3);
-        let pi = philox(Portable, pi, 0x243f_6a88).map(|word| word[0]);
+        let pi = philox(simd, pi, 0x243f_6a88).map(|word| word[0]);
         assert_eq!(pi, [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]);
     }
 }

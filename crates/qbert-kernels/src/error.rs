@@ -1,21 +1,27 @@
-//! What can go wrong at run time. Shapes that do not fit together are programming errors and
-//! panic with both shapes named; only what the user chose (environment, thread count) is an error.
+//! What can go wrong at run time. Only what the user chose (environment, thread count) is an error; shapes that do not fit
+//! together are programming errors and panic with both shapes named.
 
-use crate::cpu::{KERNEL_NAMES, KERNELS_VARIABLE};
+use crate::cpu::KERNELS_VARIABLE;
 
 /// Why kernels or threads could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
-    /// The name is none of [`KERNEL_NAMES`].
-    #[error("unknown instruction set {name:?}")]
+    /// No kernels of any CPU have this name.
+    #[error("unknown {kind} {name:?}; this CPU supports {}", supported.join(", "))]
     UnknownKernels {
+        /// What was asked for: an instruction set or an integer multiplier.
+        kind: &'static str,
         /// The name asked for.
         name: String,
+        /// The names this CPU supports.
+        supported: Vec<&'static str>,
     },
     /// The name is known but the CPU lacks the instructions.
-    #[error("this CPU has no {name} (it has {})", supported.join(", "))]
+    #[error("this CPU does not support the {kind} {name}; it supports {}", supported.join(", "))]
     UnsupportedKernels {
+        /// What was asked for: an instruction set or an integer multiplier.
+        kind: &'static str,
         /// The name asked for.
         name: String,
         /// The names this CPU supports.
@@ -40,14 +46,25 @@ pub enum KernelError {
 }
 
 impl KernelError {
+    /// The error for a name that is not among the supported ones: unknown, or known but missing here.
+    pub(crate) fn no_kernels(kind: &'static str, name: &str, known: &[&str], supported: Vec<&'static str>) -> Self {
+        let (is_known, name) = (known.contains(&name), name.to_owned());
+        if is_known {
+            Self::UnsupportedKernels { kind, name, supported }
+        } else {
+            Self::UnknownKernels { kind, name, supported }
+        }
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::UnknownKernels { .. } => Some(format!(
-                "set {KERNELS_VARIABLE} to one of {}, or unset it to use the best",
-                KERNEL_NAMES.join(", ")
-            )),
-            Self::UnsupportedKernels { .. } => Some(format!("unset {KERNELS_VARIABLE} to use the best this CPU has")),
+            Self::UnknownKernels { kind, supported, .. } | Self::UnsupportedKernels { kind, supported, .. } => {
+                Some(format!(
+                    "use one of {} as the {kind} in {KERNELS_VARIABLE} (SET or SET+MULTIPLIER), or unset it to use the best",
+                    supported.join(", ")
+                ))
+            }
             Self::ThreadCount { .. } => Some("use as many threads as the machine has cores".to_owned()),
             Self::ThreadStart { .. } => {
                 Some("use fewer threads or raise the limit on processes (ulimit -u)".to_owned())

@@ -72,14 +72,18 @@ mod elementwise;
 mod error;
 mod gelu;
 mod gemm;
+mod implementations;
 pub mod int;
 mod layer_norm;
 mod mapped_file;
 mod pool;
 mod reduce;
 mod scratch;
+mod shared_matrix;
 mod simd;
 mod softmax;
+#[cfg(test)]
+mod tests;
 mod threads;
 
 pub use adamw::AdamW;

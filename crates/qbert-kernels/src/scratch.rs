@@ -1,8 +1,8 @@
 //! Scratch memory for packed matrices: aligned, reused, on huge pages where the system has them.
 //!
-//! A packed matrix is swept once per dozen rows of the other one. On 4 KiB pages its lines collide
-//! in the second-level cache at random (physical addresses decide) and the sweep misses the address
-//! translation cache; on huge pages neither happens. Not for memory that outlives one operation.
+//! A packed matrix is swept once per dozen rows of the other one. On 4 KiB pages its lines collide in the second-level
+//! cache at random (physical addresses decide) and the sweep misses the address translation cache; on huge pages neither
+//! happens. Not for memory that outlives one operation.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,28 +10,68 @@ use memmap2::MmapMut;
 
 /// Buffers are multiples of this: the size of a huge page.
 const HUGE_PAGE: usize = 2 << 20;
+/// Every slice of a buffer begins at a multiple of this: a cache line, and more than any element's alignment.
+const LINE: usize = 64;
 
 /// Free buffers of one [`crate::Compute`].
 #[derive(Debug, Default)]
 pub(crate) struct ScratchPool(Mutex<Vec<MmapMut>>);
 
-/// A buffer that goes back to its pool when dropped. Its content is arbitrary.
+/// A buffer that returns to its pool when dropped. Its content is arbitrary.
 pub(crate) struct Scratch<'a> {
     /// Always there until dropped.
     buffer: Option<MmapMut>,
+    /// What was asked for; the buffer is usually larger.
+    bytes: usize,
     pool: &'a ScratchPool,
 }
 
+/// Numbers for which any bits are valid, so that old content can be seen as them.
+///
+/// # Safety
+/// Implement it only for types without padding or invalid bit patterns, aligned to at most [`LINE`].
+pub(crate) unsafe trait AnyBits: Copy {}
+// SAFETY: any bits are a float.
+unsafe impl AnyBits for f32 {}
+// SAFETY: any bits are an integer.
+unsafe impl AnyBits for i32 {}
+// SAFETY: any bits are an integer.
+unsafe impl AnyBits for i8 {}
+// SAFETY: any bits are an integer.
+unsafe impl AnyBits for u8 {}
+
+/// Bytes that [`Parts::take`] uses up for `length` elements.
+pub(crate) const fn part_bytes<T>(length: usize) -> usize {
+    (length * size_of::<T>()).next_multiple_of(LINE)
+}
+
+/// A buffer that is given out slice by slice.
+pub(crate) struct Parts<'a>(&'a mut [u8]);
+
+impl<'a> Parts<'a> {
+    /// The next `length` elements, of arbitrary content.
+    ///
+    /// # Panics
+    /// When the buffer has fewer left.
+    pub(crate) fn take<T: AnyBits>(&mut self, length: usize) -> &'a mut [T] {
+        let (part, rest) = std::mem::take(&mut self.0).split_at_mut(part_bytes::<T>(length));
+        self.0 = rest;
+        // SAFETY: the part has `length · size_of::<T>()` bytes and is borrowed mutably for as long as the result; it
+        // begins at a multiple of LINE, because buffers and all parts before it do; any bits are a `T`.
+        unsafe { std::slice::from_raw_parts_mut(part.as_mut_ptr().cast(), length) }
+    }
+}
+
 impl ScratchPool {
-    /// At least `length` floats, aligned to cache lines; the largest free buffer is reused.
-    pub(crate) fn take(&self, length: usize) -> Scratch<'_> {
+    /// `bytes` bytes; the largest free buffer is reused.
+    pub(crate) fn take(&self, bytes: usize) -> Scratch<'_> {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let largest = (0..free.len()).max_by_key(|&index| free[index].len());
         let found = largest.map(|index| free.swap_remove(index));
         drop(free);
-        let bytes = length.saturating_mul(size_of::<f32>()).max(1).next_multiple_of(HUGE_PAGE);
-        let buffer = found.filter(|buffer| buffer.len() >= bytes).unwrap_or_else(|| map(bytes));
-        Scratch { buffer: Some(buffer), pool: self }
+        let size = bytes.max(1).next_multiple_of(HUGE_PAGE);
+        let buffer = found.filter(|buffer| buffer.len() >= size).unwrap_or_else(|| map(size));
+        Scratch { buffer: Some(buffer), bytes, pool: self }
     }
 }
 
@@ -48,17 +88,9 @@ fn map(bytes: usize) -> MmapMut {
 }
 
 impl Scratch<'_> {
-    pub(crate) fn as_mut_ptr(&mut self) -> *mut f32 {
-        self.buffer.as_mut().map_or(std::ptr::null_mut(), |buffer| buffer.as_mut_ptr().cast())
-    }
-
-    /// The first `length` floats, which must have been asked for.
-    pub(crate) fn as_mut_slice(&mut self, length: usize) -> &mut [f32] {
-        let bytes = self.buffer.as_ref().map_or(0, |buffer| buffer.len());
-        assert!(length <= bytes / size_of::<f32>(), "{length} floats of {bytes} bytes");
-        // SAFETY: the mapping is page-aligned, was zeroed by the system, holds at least `length`
-        // floats (any bits are a float), and is borrowed mutably with `self`.
-        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), length) }
+    /// What was asked for, to be cut into slices. Pages are aligned to far more than a line.
+    pub(crate) fn parts(&mut self) -> Parts<'_> {
+        Parts(self.buffer.as_mut().map_or(&mut [], |buffer| &mut buffer[..self.bytes]))
     }
 }
 
@@ -66,5 +98,30 @@ impl Drop for Scratch<'_> {
     fn drop(&mut self) {
         let mut free = self.pool.0.lock().unwrap_or_else(PoisonError::into_inner);
         free.extend(self.buffer.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_follow_each_other_at_cache_lines() {
+        let pool = ScratchPool::default();
+        let bytes = part_bytes::<u8>(65) + part_bytes::<i32>(3) + part_bytes::<f32>(0) + part_bytes::<i8>(64);
+        assert_eq!(bytes, 128 + 64 + 64);
+        let mut scratch = pool.take(bytes);
+        let mut parts = scratch.parts();
+        let (a, b) = (parts.take::<u8>(65), parts.take::<i32>(3));
+        assert_eq!((a.len(), b.len()), (65, 3));
+        assert_eq!(b.as_ptr() as usize - a.as_ptr() as usize, 128);
+        assert!((b.as_ptr() as usize).is_multiple_of(LINE));
+        assert!(parts.take::<f32>(0).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "mid > len")]
+    fn more_than_the_buffer_is_refused() {
+        ScratchPool::default().take(64).parts().take::<u8>(65);
     }
 }

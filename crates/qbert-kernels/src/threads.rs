@@ -121,11 +121,11 @@ impl Threads {
 }
 
 /// A pointer that tasks may share because each touches its own part.
-pub(crate) struct Shared<T>(pub(crate) *mut T);
+struct Shared<T>(*mut T);
 
 impl<T> Shared<T> {
     /// A method rather than a field access, so that closures capture the whole (`Sync`) value.
-    pub(crate) fn get(&self) -> *mut T {
+    fn get(&self) -> *mut T {
         self.0
     }
 }

@@ -1,5 +1,6 @@
-//! Which instruction sets run here, and that a missing one is an error instead of a silent skip.
+//! Which instruction sets and multipliers run here, and that a missing one is an error instead of a silent skip.
 
+use qbert_kernels::int::Multiplier;
 use qbert_kernels::{KERNEL_NAMES, KernelError, Kernels, Threads};
 
 #[test]
@@ -25,14 +26,66 @@ fn every_instruction_set_of_this_cpu_is_found() {
 }
 
 #[test]
+fn every_multiplier_of_this_cpu_is_found() {
+    let found: Vec<&str> = Multiplier::supported().iter().map(|multiplier| multiplier.name()).collect();
+    println!("multipliers that run here: {}", found.join(", "));
+    let sets: Vec<&str> = Kernels::supported().iter().map(|kernels| kernels.name()).collect();
+    let mut expected = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        let vnni = sets.contains(&"avx512") && is_x86_feature_detected!("avx512vnni");
+        expected.extend(vnni.then_some("avx512-vnni"));
+        expected.extend(sets.contains(&"avx2").then_some("avx2"));
+    }
+    expected.push("portable");
+    assert_eq!(found, expected);
+    assert!(found.iter().all(|name| Multiplier::NAMES.contains(name)));
+    assert_eq!(Kernels::best().multiplier().name(), expected[0], "the best kernels have the best multiplier");
+    // An instruction set brings the best multiplier that needs no better set.
+    for kernels in Kernels::supported() {
+        let best = match kernels.name() {
+            "avx512" => expected[0],
+            "avx2" => "avx2",
+            _ => "portable",
+        };
+        assert_eq!(kernels.multiplier().name(), best, "{}", kernels.name());
+    }
+}
+
+#[test]
 fn kernels_are_found_by_name_or_refused() {
     for kernels in Kernels::supported() {
-        let same = Kernels::by_name(kernels.name()).expect("a supported name");
-        assert_eq!(same.name(), kernels.name());
+        assert_eq!(Kernels::by_name(kernels.name()).expect("a supported name"), kernels);
+        for multiplier in Multiplier::supported() {
+            let both = format!("{}+{}", kernels.name(), multiplier.name());
+            assert_eq!(Kernels::by_name(&both).expect("supported names"), kernels.with_multiplier(multiplier));
+        }
     }
-    let error = Kernels::by_name("sse9").expect_err("no such instruction set");
-    assert!(matches!(&error, KernelError::UnknownKernels { name } if name == "sse9"));
-    assert!(error.hint().is_some_and(|hint| hint.contains("avx2")), "{error}");
+    for (name, wrong) in [("sse9", "sse9"), ("portable+mmx", "mmx"), ("portable+", ""), ("+portable", "")] {
+        let error = Kernels::by_name(name).expect_err("no such kernels");
+        assert!(matches!(&error, KernelError::UnknownKernels { name, .. } if name == wrong), "{error}");
+        assert!(error.to_string().contains("portable"), "{error}: names what there is");
+        assert!(error.hint().is_some_and(|hint| hint.contains("QBERT_KERNELS")), "{error}");
+    }
+}
+
+/// A name that this crate knows but this CPU lacks is an error of its own, whichever list it stands in.
+#[test]
+fn known_names_that_this_cpu_lacks_are_refused() {
+    let sets: Vec<&str> = Kernels::supported().iter().map(|kernels| kernels.name()).collect();
+    for name in KERNEL_NAMES.iter().filter(|name| !sets.contains(name)) {
+        let error = Kernels::by_name(name).expect_err("an instruction set of another CPU");
+        assert!(matches!(&error, KernelError::UnsupportedKernels { supported, .. } if *supported == sets), "{error}");
+    }
+    let multipliers: Vec<&str> = Multiplier::supported().iter().map(|multiplier| multiplier.name()).collect();
+    for name in Multiplier::NAMES.iter().filter(|name| !multipliers.contains(name)) {
+        let error = Kernels::by_name(&format!("portable+{name}")).expect_err("a multiplier of another CPU");
+        let expected = &multipliers;
+        assert!(
+            matches!(&error, KernelError::UnsupportedKernels { supported, .. } if supported == expected),
+            "{error}"
+        );
+    }
 }
 
 #[test]
@@ -49,13 +102,13 @@ fn impossible_thread_counts_are_errors() {
 #[test]
 fn child_prints_what_is_detected() {
     match Kernels::detect() {
-        Ok(kernels) => println!("detected <{}>", kernels.name()),
+        Ok(kernels) => println!("detected <{}+{}>", kernels.name(), kernels.multiplier().name()),
         Err(error) => println!("refused <{error}>"),
     }
 }
 
 #[test]
-fn the_environment_variable_forces_an_instruction_set() {
+fn the_environment_variable_selects_the_kernels() {
     let run = |value: &str| {
         let program = std::env::current_exe().expect("this test's own path");
         let output = std::process::Command::new(program)
@@ -65,9 +118,13 @@ fn the_environment_variable_forces_an_instruction_set() {
             .expect("this test, run again");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
+    let named = |kernels: Kernels| format!("detected <{}+{}>", kernels.name(), kernels.multiplier().name());
     for kernels in Kernels::supported() {
-        assert!(run(kernels.name()).contains(&format!("detected <{}>", kernels.name())));
+        assert!(run(kernels.name()).contains(&named(kernels)));
+        let both = format!("{}+portable", kernels.name());
+        assert!(run(&both).contains(&format!("detected <{both}>")));
     }
-    assert!(run("").contains(&format!("detected <{}>", Kernels::best().name())));
-    assert!(run("mmx").contains("refused <unknown instruction set \"mmx\">"));
+    assert!(run("").contains(&named(Kernels::best())));
+    assert!(run("mmx").contains("refused <unknown instruction set \"mmx\"; this CPU supports "));
+    assert!(run("portable+mmx").contains("refused <unknown integer multiplier \"mmx\"; this CPU supports "));
 }

@@ -3,11 +3,11 @@
 
 mod common;
 
-use common::{for_every_kernel, noise};
+use common::{for_every_multiplier, name, noise};
 use proptest::prelude::*;
 use qbert_kernels::int::{
-    Codes, LayoutError, LinearInput, LinearLayer, LinearOutput, LinearParams, MOST_INPUTS, Neurons, PackedWeights,
-    Quantizer, WideWeights, multiplier_name, pack, packed_len,
+    Codes, LayoutError, LinearInput, LinearLayer, LinearOutput, LinearParams, MOST_INPUTS, Multiplier, Neurons,
+    PackedWeights, Quantizer, WideWeights, pack, packed_len,
 };
 use qbert_kernels::{Compute, Kernels, MatMut, Threads};
 
@@ -96,7 +96,7 @@ impl Case {
         self.run(compute, LinearOutput::Sums(&mut sums));
         let sums: Vec<i64> = sums.into_iter().map(i64::from).collect();
         let (bits, tokens, inputs, neurons) = (self.bits, self.tokens, self.inputs, self.neurons);
-        let what = format!("{} {bits} bits {tokens}×{inputs}→{neurons}", compute.kernels().name());
+        let what = format!("{} {bits} bits {tokens}×{inputs}→{neurons}", name(compute.kernels()));
         assert!(sums == self.sums(), "{what}");
     }
 }
@@ -126,7 +126,7 @@ fn computes(kernels: Kernels) -> [Compute; 2] {
 
 #[test]
 fn sums_are_exact_for_every_width_and_shape() {
-    for_every_kernel(|kernels| {
+    for_every_multiplier(|kernels| {
         for compute in computes(kernels) {
             for bits in 1..=8 {
                 for shape in SHAPES {
@@ -140,7 +140,7 @@ fn sums_are_exact_for_every_width_and_shape() {
 /// The largest sums of either sign, where saturating arithmetic would show.
 #[test]
 fn sums_are_exact_at_extreme_codes() {
-    for_every_kernel(|kernels| {
+    for_every_multiplier(|kernels| {
         let compute = Compute::new(kernels, Threads::single());
         for bits in 1..=8 {
             let top = u8::MAX >> (8 - bits);
@@ -157,22 +157,6 @@ fn sums_are_exact_at_extreme_codes() {
     });
 }
 
-#[test]
-fn the_multiplier_of_this_cpu_is_used() {
-    let names: Vec<&str> = Kernels::supported().into_iter().map(multiplier_name).collect();
-    println!("integer kernels that run here: {}", names.join(", "));
-    let mut expected = Vec::new();
-    #[cfg(target_arch = "x86_64")]
-    {
-        let kernels: Vec<&str> = Kernels::supported().iter().map(|kernels| kernels.name()).collect();
-        let vnni = is_x86_feature_detected!("avx512vnni");
-        expected.extend(kernels.contains(&"avx512").then_some(if vnni { "avx512-vnni" } else { "avx2" }));
-        expected.extend(kernels.contains(&"avx2").then_some("avx2"));
-    }
-    expected.push("portable");
-    assert_eq!(names, expected);
-}
-
 fn code(quantizer: Quantizer, value: f32) -> u8 {
     let inverse = 1.0 / quantizer.step();
     let rounded = (value * inverse).round_ties_even() + f32::from(quantizer.zero_point());
@@ -182,7 +166,7 @@ fn code(quantizer: Quantizer, value: f32) -> u8 {
 /// Every output but GELU has the same bits everywhere: those of the formula.
 #[test]
 fn results_follow_the_formula_to_the_last_bit() {
-    for_every_kernel(|kernels| {
+    for_every_multiplier(|kernels| {
         for compute in computes(kernels) {
             for bits in 1..=8 {
                 for shape in [(1, 33, 17), (14, 384, 48), (5, 96, 40)] {
@@ -216,7 +200,7 @@ fn results_follow_the_formula_to_the_last_bit() {
 
 #[test]
 fn layers_that_share_an_input_run_together() {
-    for_every_kernel(|kernels| {
+    for_every_multiplier(|kernels| {
         for compute in computes(kernels) {
             let cases = [2, 3, 8].map(|bits| Case::random(bits, (50, 64, 96), 80));
             let mut results = [const { Vec::new() }; 3];
@@ -242,7 +226,7 @@ fn layers_that_share_an_input_run_together() {
 
 #[test]
 fn infinite_and_undefined_results_become_the_codes_at_the_ends() {
-    for_every_kernel(|kernels| {
+    for_every_multiplier(|kernels| {
         let compute = Compute::new(kernels, Threads::single());
         let packed = pack(&[1; 20], 1, 20, 1).expect("a good matrix");
         let weights = PackedWeights::new(1, 20, 1, &packed).expect("just packed");
@@ -348,7 +332,8 @@ proptest! {
         let packed = case.packed();
         let view = PackedWeights::new(bits, neurons, inputs, &packed).expect("just packed");
         prop_assert_eq!(view.codes(), case.weights.clone());
-        for kernels in Kernels::supported() {
+        for multiplier in Multiplier::supported() {
+            let kernels = Kernels::best().with_multiplier(multiplier);
             let params = LinearParams::new(kernels, &view, &vec![0.0; neurons], &vec![0.0; neurons], &vec![0.0; neurons]);
             let sums: Vec<i32> = case.weights.chunks(inputs).map(|row| row.iter().map(|&w| i32::from(w)).sum()).collect();
             prop_assert_eq!(params.code_sums(), &sums[..]);
@@ -360,7 +345,7 @@ proptest! {
 /// Codes a byte each give the bits of the same codes packed at their own width, also when they replace others.
 #[test]
 fn wide_codes_give_the_bits_of_packed_ones() {
-    for_every_kernel(|kernels| {
+    for_every_multiplier(|kernels| {
         for threads in [1, 3] {
             let compute = Compute::new(kernels, Threads::new(threads).expect("some threads"));
             for (inputs, neurons) in [(1, 1), (3, 17), (32, 16), (70, 50), (384, 96)] {
@@ -383,7 +368,7 @@ fn wide_codes_give_the_bits_of_packed_ones() {
                     compute.linear(LinearInput { codes: &codes, quantizer: case.quantizer }, [layer]);
                     let expected = case.results();
                     let same = found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits());
-                    assert!(same, "{bits} bits, {neurons}×{inputs}, {} {threads}", kernels.name());
+                    assert!(same, "{bits} bits, {neurons}×{inputs}, {} {threads}", name(kernels));
                 }
             }
         }

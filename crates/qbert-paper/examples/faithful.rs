@@ -19,7 +19,7 @@ use std::error::Error;
 use std::io::Write;
 use std::path::Path;
 
-use qbert_kernels::{Compute, Threads, int};
+use qbert_kernels::{Compute, Threads};
 use qbert_model::PackedModel;
 use qbert_pipeline::packed_evaluation;
 use qbert_quant::Plan;
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let report = json!({
         "what": "scores of the quantized checkpoint (training engine) against those of its packed file (integer runtime)",
         "command": format!("cargo run --release -p qbert --example faithful -- {}", named.join(" ")),
-        "kernels": int::multiplier_name(compute.kernels()),
+        "kernels": compute.kernels().multiplier().name(),
         "threads": compute.threads().count(),
         "results": results,
     });

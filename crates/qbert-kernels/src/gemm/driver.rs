@@ -7,64 +7,22 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::pack::{
-    BLOCK_DEPTH, DEPTH_GROUPS, Operand, PACKED_ROW, pack_depths, pack_panel, pack_rows, pack_whole_panels,
+    BLOCK_DEPTH, DEPTH_GROUPS, PACKED_ROW, PartTarget, pack_depths, pack_panel, pack_rows, pack_whole_panels,
+    panel_width,
 };
-use super::tile::{Tile, TileStart, any_tile, whole_tile};
-use crate::simd::{Kernel, Simd};
+use super::product::{Operand, Product};
+use super::tile::{PackedBy, Tile, any_tile, whole_tile};
+use crate::simd::{Kernel, MAX_LANES, MAX_TILE_ROWS, Simd};
 
-/// Columns of B that are worked on together: `BLOCK_DEPTH` times this fits the second-level cache.
+/// Columns of B that are worked on together: `BLOCK_DEPTH` times this fits the second-level cache. A multiple of every
+/// panel.
 pub(super) const BLOCK_COLUMNS: usize = 384;
+const _: () = assert!(BLOCK_COLUMNS.is_multiple_of(2 * MAX_LANES));
 
 /// Distance of panels in a block that a task packs itself: two cache lines off a multiple of 4 KiB,
 /// so that writing all panels depth by depth spreads over the cache's sets.
-const OWN_PANEL_STEP: usize = BLOCK_DEPTH * MAX_PANEL + 32;
-
-/// Floats that one packed block of B needs at most (panels are at least 16 wide).
-pub(super) const BLOCK_ROOM: usize = OWN_PANEL_STEP * (BLOCK_COLUMNS / 16);
-
-/// The widest panel, the longest vector and the tallest tile of any instruction set.
-const MAX_PANEL: usize = 32;
-const MAX_LANES: usize = 16;
-const MAX_ROWS: usize = 12;
-
-/// `C = start + A · B` by address.
-#[derive(Clone, Copy)]
-pub(super) struct Product {
-    pub(super) rows: usize,
-    pub(super) cols: usize,
-    pub(super) depth: usize,
-    pub(super) a: Operand,
-    pub(super) b: Operand,
-    pub(super) c: *mut f32,
-    pub(super) c_row: usize,
-    pub(super) start: TileStart,
-}
-
-// SAFETY: the addresses stand for borrows that the public functions hold while tasks run; tasks
-// write disjoint parts of C.
-unsafe impl Send for Product {}
-// SAFETY: as above.
-unsafe impl Sync for Product {}
-
-impl Product {
-    /// What the tile at this column and depth block starts from.
-    #[inline(always)]
-    fn start_at(&self, column: usize, from: usize) -> TileStart {
-        match self.start {
-            _ if from > 0 => TileStart::Scaled(1.0),
-            // SAFETY: the bias has one element per column, and column < cols.
-            TileStart::Bias(bias) => TileStart::Bias(unsafe { bias.add(column) }),
-            scaled @ TileStart::Scaled(_) => scaled,
-        }
-    }
-
-    /// # Safety
-    /// The element must lie inside C.
-    #[inline(always)]
-    unsafe fn c_at(&self, row: usize, column: usize) -> *mut f32 {
-        // SAFETY: inside C's allocation, as the caller promises.
-        unsafe { self.c.add(row * self.c_row + column) }
-    }
+const fn own_panel_step<S: Simd>() -> usize {
+    BLOCK_DEPTH * panel_width::<S>() + 32
 }
 
 /// Scratch on the stack, aligned to cache lines.
@@ -83,11 +41,11 @@ impl<const N: usize> Aligned<N> {
     }
 }
 
-/// The depth blocks of a product; an empty depth is one empty block, so that C gets its start.
+/// A block of depths; an empty depth is one empty block, so that C gets its start.
 #[inline(always)]
-fn depth_block(total: usize, block: usize) -> (usize, usize) {
+fn depth_block(total: usize, block: usize) -> Range<usize> {
     let from = block * BLOCK_DEPTH;
-    (from, (total - from).min(BLOCK_DEPTH))
+    from..total.min(from + BLOCK_DEPTH)
 }
 
 #[inline(always)]
@@ -95,139 +53,164 @@ fn depth_blocks(total: usize) -> usize {
     total.div_ceil(BLOCK_DEPTH).max(1)
 }
 
-/// A product on the calling thread without copies of A or of a row-major B.
-pub(super) struct SmallProduct(pub(super) Product);
+/// A whole product on the calling thread without copies of A or of a row-major B.
+pub(super) struct SmallProduct<'a>(pub(super) Product<'a>);
 
-impl Kernel for SmallProduct {
+impl Kernel for SmallProduct<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let product = self.0;
-        let width = 2 * S::LANES;
-        let mut panel = Aligned::<{ BLOCK_DEPTH * MAX_PANEL }>::new();
-        for column in (0..product.cols).step_by(width) {
-            let cols = width.min(product.cols - column);
-            for block in 0..depth_blocks(product.depth) {
-                let (from, depth) = depth_block(product.depth, block);
-                // SAFETY: column < cols and from < depth (or both blocks are empty); the scratch
-                // holds BLOCK_DEPTH rows of the widest panel.
+        let width = panel_width::<S>();
+        let mut panel = Aligned::<{ BLOCK_DEPTH * 2 * MAX_LANES }>::new();
+        for column in (0..product.cols()).step_by(width) {
+            let cols = width.min(product.cols() - column);
+            for block in 0..depth_blocks(product.depth()) {
+                let depths = depth_block(product.depth(), block);
+                let (from, depth) = (depths.start, depths.len());
+                // SAFETY: the columns and depths are inside B (or the depths are empty); the scratch holds
+                // BLOCK_DEPTH rows of the widest panel.
                 let (b, b_depth) = unsafe {
-                    if product.b.outer_step == 1 {
-                        (product.b.at(column, from), product.b.depth_step)
+                    if product.b().outer_step == 1 {
+                        (product.b().at(column, from), product.b().depth_step)
                     } else {
                         let target = panel.pointer();
-                        pack_panel(simd, product.b, (column, cols), (from, depth), target);
+                        pack_panel(simd, product.b(), column..column + cols, depths, target);
                         (target.cast_const(), width)
                     }
                 };
                 let start = product.start_at(column, from);
-                for row in (0..product.rows).step_by(S::TILE_ROWS) {
-                    let rows = S::TILE_ROWS.min(product.rows - row);
-                    // SAFETY: row and column are inside the product; Product's maker promised that
-                    // all operands are valid for its shape.
-                    unsafe {
-                        let tile = Tile {
-                            depth,
-                            a: product.a.at(row, from),
-                            a_row: product.a.outer_step,
-                            a_depth: product.a.depth_step,
-                            b,
-                            b_depth,
-                            c: product.c_at(row, column),
-                            c_row: product.c_row,
-                            start,
-                        };
-                        any_tile(simd, &tile, rows, cols);
-                    }
+                for row in (0..product.rows()).step_by(S::TILE_ROWS) {
+                    let rows = S::TILE_ROWS.min(product.rows() - row);
+                    let tile = Tile {
+                        depth,
+                        a: product.a().at(row, from),
+                        a_row: product.a().outer_step,
+                        a_depth: product.a().depth_step,
+                        b,
+                        b_depth,
+                        c: product.c_at(row, column),
+                        c_row: product.c_row(),
+                        start,
+                    };
+                    // SAFETY: the tile is inside the product, whose C this kernel alone writes.
+                    unsafe { any_tile(simd, &tile, rows, cols) };
                 }
             }
         }
     }
 }
 
-/// Packs panels of B: panel p is all depths of columns `p·width ..`, at `p · depth · width`.
-pub(super) struct PackPanels {
-    pub(super) product: Product,
-    pub(super) panels: Range<usize>,
-    pub(super) target: *mut f32,
+/// Packs panel `panel` of B, all depths of its columns, for all tasks of a large product.
+pub(super) struct PackPanel<'a> {
+    pub(super) product: &'a Product<'a>,
+    pub(super) panel: usize,
+    /// As long as [`Sizes::panel`] says.
+    pub(super) target: &'a mut [f32],
 }
 
-impl Kernel for PackPanels {
+impl Kernel for PackPanel<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { product, panels, target } = self;
-        let width = 2 * S::LANES;
-        for panel in panels {
-            let column = panel * width;
-            let cols = width.min(product.cols - column);
-            // SAFETY: the columns are inside B, and the target has room for every panel.
-            unsafe {
-                let target = target.add(panel * product.depth * width);
-                pack_panel(simd, product.b, (column, cols), (0, product.depth), target);
-            }
-        }
+        let Self { product, panel, target } = self;
+        let width = panel_width::<S>();
+        let columns = panel * width..product.cols().min((panel + 1) * width);
+        assert!(!columns.is_empty() && target.len() == product.depth() * width, "no room for panel {panel}");
+        // SAFETY: the columns are inside B, and the target has room for one panel of all depths.
+        unsafe { pack_panel(simd, product.b(), columns, 0..product.depth(), target.as_mut_ptr()) };
     }
 }
 
-/// How wide the panels of this instruction set are.
-pub(super) struct PanelWidth;
+/// How much scratch memory a product needs, in floats.
+pub(super) struct Sizes {
+    /// Columns of a panel.
+    pub(super) panel_width: usize,
+    /// One panel of all depths.
+    pub(super) panel: usize,
+    /// One block of panels that a task packs itself.
+    pub(super) own_block: usize,
+}
 
-impl Kernel for PanelWidth {
-    type Output = usize;
+/// The [`Sizes`] of a product of this depth.
+pub(super) struct SizesOfDepth(pub(super) usize);
+
+impl Kernel for SizesOfDepth {
+    type Output = Sizes;
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) -> usize {
-        2 * S::LANES
+    fn run<S: Simd>(self, _: S) -> Sizes {
+        let panel_width = panel_width::<S>();
+        let own_block = own_panel_step::<S>() * (BLOCK_COLUMNS / panel_width);
+        Sizes { panel_width, panel: self.0 * panel_width, own_block }
     }
 }
 
 /// Where a task of a large product finds B.
-#[derive(Clone, Copy)]
-pub(super) enum Panels {
-    /// All of B, packed by [`PackPanels`] for all tasks.
-    Shared(*const f32),
-    /// Room for [`BLOCK_ROOM`] floats: the task packs block after block itself. Worth
-    /// it when a task has many rows: the packed block then never leaves the cache.
-    Own(*mut f32),
+pub(super) enum Panels<'a> {
+    /// All of B, packed by [`PackPanel`] for all tasks.
+    Shared(&'a [f32]),
+    /// Room for [`Sizes::own_block`] floats: the task packs block after block itself. Worth it when a task has many
+    /// rows: the packed block then never leaves the cache.
+    Own(&'a mut [f32]),
 }
 
 /// One task of a large product: a block of C.
-pub(super) struct LargeProduct {
-    pub(super) product: Product,
-    pub(super) panels: Panels,
-    pub(super) rows: Range<usize>,
-    /// Starts at a multiple of the panel width.
-    pub(super) cols: Range<usize>,
+pub(super) struct LargeProduct<'a> {
+    product: &'a Product<'a>,
+    panels: Panels<'a>,
+    rows: Range<usize>,
+    cols: Range<usize>,
 }
 
-impl Kernel for LargeProduct {
+impl<'a> LargeProduct<'a> {
+    /// The block of C at these rows and columns; the columns start at a multiple of the panel width.
+    ///
+    /// # Safety
+    /// Nobody else may use this block of C until the kernel has run.
+    ///
+    /// # Panics
+    /// When C has no such block.
+    pub(super) unsafe fn new(
+        product: &'a Product<'a>,
+        panels: Panels<'a>,
+        rows: Range<usize>,
+        cols: Range<usize>,
+    ) -> Self {
+        assert!(rows.end <= product.rows() && cols.end <= product.cols(), "block {rows:?} × {cols:?} is outside of C");
+        // Tasks that pack B themselves read it by rows.
+        assert!(matches!(panels, Panels::Shared(_)) || product.b().outer_step == 1, "B is not row-major");
+        Self { product, panels, rows, cols }
+    }
+}
+
+impl Kernel for LargeProduct<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
+    fn run<S: Simd>(mut self, simd: S) {
+        self.check_panels::<S>();
         let mut scratch = PackedRows::new();
-        let by_rows = self.product.a.depth_step == 1;
+        let by_rows = self.product.a().depth_step == 1;
         let step = if by_rows { S::TILE_ROWS } else { DEPTH_GROUPS * S::TILE_ROWS };
         for column in self.cols.clone().step_by(BLOCK_COLUMNS) {
             let columns = column..self.cols.end.min(column + BLOCK_COLUMNS);
-            for block in 0..depth_blocks(self.product.depth) {
-                let depths = depth_block(self.product.depth, block);
-                let b = self.packed_block(simd, columns.clone(), depths);
+            for block in 0..depth_blocks(self.product.depth()) {
+                let depths = depth_block(self.product.depth(), block);
+                let b = self.packed_block(simd, columns.clone(), depths.clone());
                 for row in self.rows.clone().step_by(step) {
-                    let rows = step.min(self.rows.end - row);
-                    self.pack_a(simd, (row, rows), depths, scratch.pointer());
-                    let groups = rows.div_ceil(S::TILE_ROWS);
-                    let next = Upcoming { row: row + step, rows: step.min(self.rows.end.saturating_sub(row + step)) };
-                    for (group, first) in (0..rows).step_by(S::TILE_ROWS).enumerate() {
-                        let rows = (row + first, S::TILE_ROWS.min(rows - first));
+                    let rows = row..self.rows.end.min(row + step);
+                    let packed = self.pack_a(simd, rows.clone(), depths.clone(), scratch.pointer());
+                    let count = rows.len().div_ceil(S::TILE_ROWS);
+                    let next = rows.end..self.rows.end.min(rows.end + step);
+                    for (index, first) in rows.clone().step_by(S::TILE_ROWS).enumerate() {
+                        let rows = first..rows.end.min(first + S::TILE_ROWS);
                         // SAFETY: the scratch has room for DEPTH_GROUPS groups.
-                        let a = unsafe { scratch.pointer().add(group * GROUP_ROOM) };
-                        let (index, count) = (group, groups);
-                        let group = Group { rows, columns: columns.clone(), depths, a, b, index, count };
-                        self.row_of_tiles(simd, &group, next);
+                        let a = unsafe { packed.address.add(index * packed.step) };
+                        let (columns, depths) = (columns.clone(), depths.clone());
+                        self.row_of_tiles(simd, &Group { rows, columns, depths, a, b, index, count }, next.clone());
                     }
                 }
             }
@@ -236,19 +219,16 @@ impl Kernel for LargeProduct {
 }
 
 /// Room for one packed group of rows, in either layout; off a multiple of 4 KiB like
-/// [`OWN_PANEL_STEP`].
-const GROUP_ROOM: usize = MAX_LANES * PACKED_ROW;
-const _: () = assert!(MAX_ROWS <= MAX_LANES && PACKED_ROW > BLOCK_DEPTH);
+/// [`own_panel_step`].
+const GROUP_ROOM: usize = MAX_TILE_ROWS.next_multiple_of(MAX_LANES) * PACKED_ROW;
 
 type PackedRows = Aligned<{ DEPTH_GROUPS * GROUP_ROOM }>;
 
 /// One group of rows in one block of columns and depths.
 struct Group {
-    /// First row and number of rows.
-    rows: (usize, usize),
+    rows: Range<usize>,
     columns: Range<usize>,
-    /// First depth and number of depths.
-    depths: (usize, usize),
+    depths: Range<usize>,
     /// The group's rows of A, packed.
     a: *const f32,
     b: PackedBlock,
@@ -264,105 +244,121 @@ struct PackedBlock {
     panel_step: usize,
 }
 
-impl LargeProduct {
+impl LargeProduct<'_> {
+    /// Checks that the panels are as long as this instruction set needs them.
+    #[inline(always)]
+    fn check_panels<S: Simd>(&self) {
+        let (width, found) = (
+            panel_width::<S>(),
+            match &self.panels {
+                Panels::Shared(panels) => panels.len(),
+                Panels::Own(room) => room.len(),
+            },
+        );
+        let needed = match self.panels {
+            Panels::Shared(_) => self.product.cols().next_multiple_of(width) * self.product.depth(),
+            Panels::Own(_) => own_panel_step::<S>() * (BLOCK_COLUMNS / width),
+        };
+        assert!(self.cols.start.is_multiple_of(width), "a block from column {} on", self.cols.start);
+        assert!(found >= needed, "{found} floats of panels, {needed} are needed");
+    }
+
     /// Finds or packs the block of B at these columns and depths.
     #[inline(always)]
-    fn packed_block<S: Simd>(&self, simd: S, columns: Range<usize>, (from, depth): (usize, usize)) -> PackedBlock {
-        let (product, width) = (&self.product, 2 * S::LANES);
-        match self.panels {
+    fn packed_block<S: Simd>(&mut self, simd: S, columns: Range<usize>, depths: Range<usize>) -> PackedBlock {
+        let (b, depth, width) = (self.product.b(), self.product.depth(), panel_width::<S>());
+        match &mut self.panels {
             Panels::Shared(panels) => PackedBlock {
                 // SAFETY: panels of all columns, `depth · width` floats each, were packed.
-                first: unsafe { panels.add(columns.start * product.depth + from * width) },
-                panel_step: product.depth * width,
+                first: unsafe { panels.as_ptr().add(columns.start * depth + depths.start * width) },
+                panel_step: depth * width,
             },
             Panels::Own(room) => {
-                let parts = (columns.start, columns.len());
-                let target = (room, OWN_PANEL_STEP);
+                let (address, step) = (room.as_mut_ptr(), own_panel_step::<S>());
+                let target = PartTarget { address, step };
                 // SAFETY: the columns and depths are inside B, and a block has room for its panels;
-                // B is row-major where tasks pack it themselves.
-                let whole = unsafe { pack_whole_panels(simd, product.b, parts, (from, depth), target) };
-                let column = columns.start + whole * width;
-                if column < columns.end {
-                    let rest = (column, columns.end - column);
+                // B is row-major, as `new` checked.
+                let whole = unsafe { pack_whole_panels(simd, b, columns.clone(), depths.clone(), target) };
+                let rest = columns.start + whole * width..columns.end;
+                if !rest.is_empty() {
                     // SAFETY: as above, for the last, narrower panel.
-                    unsafe {
-                        let target = room.add(whole * OWN_PANEL_STEP);
-                        pack_panel(simd, product.b, rest, (from, depth), target);
-                    }
+                    unsafe { pack_panel(simd, b, rest, depths, address.add(whole * step)) };
                 }
-                PackedBlock { first: room, panel_step: OWN_PANEL_STEP }
+                PackedBlock { first: address, panel_step: step }
             }
         }
     }
 
-    /// Packs one group of A's rows, or several where A is walked by depth.
+    /// Packs one group of A's rows, or several where A is walked by depth. The target has room for [`DEPTH_GROUPS`].
     #[inline(always)]
-    fn pack_a<S: Simd>(&self, simd: S, rows: (usize, usize), depths: (usize, usize), target: *mut f32) {
-        let a = self.product.a;
+    fn pack_a<S: Simd>(&self, simd: S, rows: Range<usize>, depths: Range<usize>, address: *mut f32) -> PartTarget {
+        let (a, target) = (self.product.a(), PartTarget { address, step: GROUP_ROOM });
         // SAFETY: the rows and depths are inside A; the target has room for DEPTH_GROUPS groups.
         unsafe {
             if a.depth_step == 1 {
-                pack_rows(simd, a, rows, depths, target);
+                pack_rows(simd, a, rows, depths, address);
             } else {
-                pack_depths(simd, a, rows, depths, (target, GROUP_ROOM));
+                pack_depths(simd, a, rows, depths, target);
             }
         }
+        target
     }
 
-    /// All tiles of one group of rows.
+    /// All tiles of one group of rows; `next` are the rows that are packed after this group.
     #[inline(always)]
-    fn row_of_tiles<S: Simd>(&self, simd: S, group: &Group, next: Upcoming) {
-        let product = &self.product;
-        let width = 2 * S::LANES;
-        let ((row, rows), (from, depth)) = (group.rows, group.depths);
-        let by_rows = product.a.depth_step == 1;
+    fn row_of_tiles<S: Simd>(&self, simd: S, group: &Group, next: Range<usize>) {
+        let product = self.product;
+        let (width, rows) = (panel_width::<S>(), group.rows.len());
+        let packed_by = if product.a().depth_step == 1 { PackedBy::Rows } else { PackedBy::Depths };
         let panels = group.columns.len().div_ceil(width);
+        let upcoming = Upcoming { a: product.a(), rows: next, depths: group.depths.clone() };
         for (panel, column) in group.columns.clone().step_by(width).enumerate() {
-            let part = group.index * panels + panel;
-            next.prefetch(simd, product.a, group.depths, (part, group.count * panels));
-            let cols = width.min(product.cols - column);
-            // SAFETY: the tile is inside C; B's panel is packed to its full width; packed A holds
-            // `rows` rows of `depth` numbers.
+            upcoming.prefetch(simd, group.index * panels + panel, group.count * panels);
+            let cols = width.min(product.cols() - column);
+            // SAFETY: the tile is inside the block of C that is this task's own; B's panel is packed to its full
+            // width; packed A holds `rows` rows of all depths.
             unsafe {
                 let tile = Tile {
-                    depth,
+                    depth: group.depths.len(),
                     a: group.a,
-                    a_row: if by_rows { PACKED_ROW } else { 1 },
-                    a_depth: if by_rows { 1 } else { S::LANES },
+                    a_row: packed_by.row_step(),
+                    a_depth: packed_by.depth_step::<S>(),
                     b: group.b.first.add(panel * group.b.panel_step),
                     b_depth: width,
-                    c: product.c_at(row, column),
-                    c_row: product.c_row,
-                    start: product.start_at(column, from),
+                    c: product.c_at(group.rows.start, column),
+                    c_row: product.c_row(),
+                    start: product.start_at(column, group.depths.start),
                 };
                 if cols < width || rows < S::TILE_ROWS {
                     any_tile(simd, &tile, rows, cols);
                 } else {
-                    whole_tile(simd, &tile, by_rows);
+                    whole_tile(simd, &tile, packed_by);
                 }
             }
         }
     }
 }
 
-/// The rows of A that are packed next.
-#[derive(Clone, Copy)]
-struct Upcoming {
-    row: usize,
-    rows: usize,
+/// The part of A that is packed next.
+struct Upcoming<'a> {
+    a: Operand<'a>,
+    rows: Range<usize>,
+    depths: Range<usize>,
 }
 
-impl Upcoming {
+impl Upcoming<'_> {
     /// Asks for part `part` of `parts` of these rows: spread over the tiles before them, so that
     /// packing does not wait for memory and memory does not wait for arithmetic.
     #[inline(always)]
-    fn prefetch<S: Simd>(self, simd: S, a: Operand, (from, depth): (usize, usize), (part, parts): (usize, usize)) {
+    fn prefetch<S: Simd>(&self, simd: S, part: usize, parts: usize) {
         const LINE: usize = 16;
-        let (outer, inner) = if a.depth_step == 1 { (self.rows, depth) } else { (depth, self.rows) };
+        let by_rows = self.a.depth_step == 1;
+        let (rows, depths) = (self.rows.len(), self.depths.len());
+        let (outer, inner) = if by_rows { (rows, depths) } else { (depths, rows) };
         for i in part * outer / parts..(part + 1) * outer / parts {
             for j in (0..inner).step_by(LINE) {
-                let (row, k) = if a.depth_step == 1 { (i, j) } else { (j, i) };
-                simd.prefetch_far(a.at(self.row + row, from + k));
+                let (row, depth) = if by_rows { (i, j) } else { (j, i) };
+                simd.prefetch_far(self.a.at(self.rows.start + row, self.depths.start + depth));
             }
         }
     }

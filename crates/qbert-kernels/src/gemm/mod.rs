@@ -16,6 +16,7 @@
 
 mod driver;
 mod pack;
+mod product;
 mod tile;
 mod view;
 
@@ -25,10 +26,9 @@ use std::ops::Range;
 
 use crate::compute::Compute;
 use crate::cpu::Kernels;
-use crate::threads::Shared;
-use driver::{BLOCK_COLUMNS, BLOCK_ROOM, LargeProduct, PackPanels, PanelWidth, Panels, Product, SmallProduct};
-use pack::Operand;
-use tile::TileStart;
+use crate::scratch::part_bytes;
+use driver::{BLOCK_COLUMNS, LargeProduct, PackPanel, Panels, SizesOfDepth, SmallProduct};
+use product::{Form, Product};
 
 /// What the products are added to.
 #[derive(Clone, Copy, Debug)]
@@ -46,151 +46,99 @@ impl Start<'_> {
     pub const ACCUMULATE: Self = Self::Scaled(1.0);
 }
 
-#[derive(Clone, Copy)]
-enum Form {
-    Nt,
-    Nn,
-    Tn,
-}
-
-/// Checks the shapes and describes the product by address.
-fn product(form: Form, a: MatRef<'_>, b: MatRef<'_>, start: Start<'_>, c: &mut MatMut<'_>) -> Product {
-    let (rows, depth, a_steps) = match form {
-        Form::Nt | Form::Nn => (a.rows, a.cols, (a.row_stride, 1)),
-        Form::Tn => (a.cols, a.rows, (1, a.row_stride)),
-    };
-    let (cols, b_depth, b_steps) = match form {
-        Form::Nt => (b.rows, b.cols, (b.row_stride, 1)),
-        Form::Nn | Form::Tn => (b.cols, b.rows, (1, b.row_stride)),
-    };
-    assert!(
-        depth == b_depth && c.rows == rows && c.cols == cols,
-        "matrix product {}: A is {}×{}, B is {}×{}, C is {}×{}",
-        match form {
-            Form::Nt => "A·Bᵀ",
-            Form::Nn => "A·B",
-            Form::Tn => "Aᵀ·B",
-        },
-        a.rows,
-        a.cols,
-        b.rows,
-        b.cols,
-        c.rows,
-        c.cols
-    );
-    let start = match start {
-        Start::Scaled(factor) => TileStart::Scaled(factor),
-        Start::Bias(bias) => {
-            assert!(bias.len() == cols, "bias of {} elements for {cols} columns", bias.len());
-            TileStart::Bias(bias.as_ptr())
-        }
-    };
-    let operand =
-        |view: MatRef<'_>, (outer_step, depth_step)| Operand { data: view.data.as_ptr(), outer_step, depth_step };
-    Product {
-        rows,
-        cols,
-        depth,
-        a: operand(a, a_steps),
-        b: operand(b, b_steps),
-        c: c.data.as_mut_ptr(),
-        c_row: c.row_stride,
-        start,
-    }
-}
-
 impl Kernels {
     /// `C = start + A · Bᵀ` on the calling thread, for small matrices.
     ///
     /// # Panics
     /// When the shapes do not fit together.
-    pub fn gemm_nt(self, a: MatRef<'_>, b: MatRef<'_>, start: Start<'_>, mut c: MatMut<'_>) {
-        self.run(SmallProduct(product(Form::Nt, a, b, start, &mut c)));
+    pub fn gemm_nt(self, a: MatRef<'_>, b: MatRef<'_>, start: Start<'_>, c: MatMut<'_>) {
+        self.run(SmallProduct(Product::new(Form::Nt, a, b, start, c)));
     }
 
     /// `C = start + A · B` on the calling thread, for small matrices.
     ///
     /// # Panics
     /// When the shapes do not fit together.
-    pub fn gemm_nn(self, a: MatRef<'_>, b: MatRef<'_>, start: Start<'_>, mut c: MatMut<'_>) {
-        self.run(SmallProduct(product(Form::Nn, a, b, start, &mut c)));
+    pub fn gemm_nn(self, a: MatRef<'_>, b: MatRef<'_>, start: Start<'_>, c: MatMut<'_>) {
+        self.run(SmallProduct(Product::new(Form::Nn, a, b, start, c)));
     }
 
     /// `C = start + Aᵀ · B` on the calling thread, for small matrices.
     ///
     /// # Panics
     /// When the shapes do not fit together.
-    pub fn gemm_tn(self, a: MatRef<'_>, b: MatRef<'_>, start: Start<'_>, mut c: MatMut<'_>) {
-        self.run(SmallProduct(product(Form::Tn, a, b, start, &mut c)));
+    pub fn gemm_tn(self, a: MatRef<'_>, b: MatRef<'_>, start: Start<'_>, c: MatMut<'_>) {
+        self.run(SmallProduct(Product::new(Form::Tn, a, b, start, c)));
     }
 }
 
 /// Below this many multiplications a product is not worth packing or waking threads.
 const SMALL: usize = 64 * 64 * 64;
+
 impl Compute {
     /// `C = start + A · Bᵀ` over all threads.
     ///
     /// # Panics
     /// When the shapes do not fit together.
-    pub fn gemm_nt(&self, a: MatRef<'_>, b: MatRef<'_>, start: Start<'_>, mut c: MatMut<'_>) {
-        self.product(product(Form::Nt, a, b, start, &mut c));
+    pub fn gemm_nt(&self, a: MatRef<'_>, b: MatRef<'_>, start: Start<'_>, c: MatMut<'_>) {
+        self.product(Product::new(Form::Nt, a, b, start, c));
     }
 
     /// `C = start + A · B` over all threads.
     ///
     /// # Panics
     /// When the shapes do not fit together.
-    pub fn gemm_nn(&self, a: MatRef<'_>, b: MatRef<'_>, start: Start<'_>, mut c: MatMut<'_>) {
-        self.product(product(Form::Nn, a, b, start, &mut c));
+    pub fn gemm_nn(&self, a: MatRef<'_>, b: MatRef<'_>, start: Start<'_>, c: MatMut<'_>) {
+        self.product(Product::new(Form::Nn, a, b, start, c));
     }
 
     /// `C = start + Aᵀ · B` over all threads.
     ///
     /// # Panics
     /// When the shapes do not fit together.
-    pub fn gemm_tn(&self, a: MatRef<'_>, b: MatRef<'_>, start: Start<'_>, mut c: MatMut<'_>) {
-        self.product(product(Form::Tn, a, b, start, &mut c));
+    pub fn gemm_tn(&self, a: MatRef<'_>, b: MatRef<'_>, start: Start<'_>, c: MatMut<'_>) {
+        self.product(Product::new(Form::Tn, a, b, start, c));
     }
 
-    fn product(&self, product: Product) {
-        if product.rows * product.cols * product.depth <= SMALL {
+    fn product(&self, product: Product<'_>) {
+        if product.rows() * product.cols() * product.depth() <= SMALL {
             self.kernels().run(SmallProduct(product));
-        } else if product.a.depth_step == 1 {
-            self.shared_panels(product);
+        } else if product.a().depth_step == 1 {
+            self.shared_panels(&product);
         } else {
-            self.own_panels(product);
+            self.own_panels(&product);
         }
     }
 
     /// B is the weights: much smaller than A, packed once for all tasks.
-    fn shared_panels(&self, product: Product) {
+    fn shared_panels(&self, product: &Product<'_>) {
         let kernels = self.kernels();
-        let width = kernels.run(PanelWidth);
-        let count = product.cols.div_ceil(width);
-        let mut scratch = self.scratch(count * width * product.depth);
-        let panels = Shared(scratch.as_mut_ptr());
-        self.threads().for_each(count, |panel| {
-            let target = panels.get();
-            kernels.run(PackPanels { product, panels: panel..panel + 1, target });
+        let sizes = kernels.run(SizesOfDepth(product.depth()));
+        let length = product.cols().div_ceil(sizes.panel_width) * sizes.panel;
+        let mut scratch = self.scratch(part_bytes::<f32>(length));
+        let panels = scratch.parts().take::<f32>(length);
+        self.threads().for_each_chunk([&mut *panels], [sizes.panel], |panel, [target]| {
+            kernels.run(PackPanel { product, panel, target });
         });
-        let grid = Grid::shared(&product);
+        let (panels, grid) = (&*panels, Grid::shared(product));
         self.threads().for_each(grid.tasks(), |task| {
             let (rows, cols) = grid.block(task);
-            let panels = Panels::Shared(panels.get());
-            kernels.run(LargeProduct { product, panels, rows, cols });
+            // SAFETY: the blocks of the grid do not overlap, and each task runs once.
+            kernels.run(unsafe { LargeProduct::new(product, Panels::Shared(panels), rows, cols) });
         });
     }
 
     /// A weight gradient: the depth is the tokens, C is small, so tasks take tall blocks of C and
     /// pack what they need of B themselves.
-    fn own_panels(&self, product: Product) {
+    fn own_panels(&self, product: &Product<'_>) {
         let kernels = self.kernels();
-        let grid = Grid::own(&product);
+        let (grid, sizes) = (Grid::own(product), kernels.run(SizesOfDepth(product.depth())));
         self.threads().for_each(grid.tasks(), |task| {
             let (rows, cols) = grid.block(task);
-            let mut room = self.scratch(BLOCK_ROOM);
-            let panels = Panels::Own(room.as_mut_ptr());
-            kernels.run(LargeProduct { product, panels, rows, cols });
+            let mut scratch = self.scratch(part_bytes::<f32>(sizes.own_block));
+            let panels = Panels::Own(scratch.parts().take(sizes.own_block));
+            // SAFETY: the blocks of the grid do not overlap, and each task runs once.
+            kernels.run(unsafe { LargeProduct::new(product, panels, rows, cols) });
         });
     }
 }
@@ -205,8 +153,8 @@ struct Grid {
 
 impl Grid {
     /// Tasks over shared panels: low ones cost nothing but balance, so there are many.
-    fn shared(product: &Product) -> Self {
-        let mut grid = Self { rows: product.rows, cols: product.cols, task: (96, BLOCK_COLUMNS) };
+    fn shared(product: &Product<'_>) -> Self {
+        let mut grid = Self { rows: product.rows(), cols: product.cols(), task: (96, BLOCK_COLUMNS) };
         while grid.tasks() < 12 && grid.task.0 > 24 {
             grid.task.0 /= 2;
         }
@@ -214,8 +162,8 @@ impl Grid {
     }
 
     /// Tasks that pack B themselves: large and square, to pack little in all.
-    fn own(product: &Product) -> Self {
-        let mut grid = Self { rows: product.rows, cols: product.cols, task: (384, BLOCK_COLUMNS) };
+    fn own(product: &Product<'_>) -> Self {
+        let mut grid = Self { rows: product.rows(), cols: product.cols(), task: (384, BLOCK_COLUMNS) };
         while grid.tasks() < 4 && grid.task.0 > 96 {
             grid.task = (grid.task.0 / 2, grid.task.1 / 2);
         }

@@ -1,60 +1,66 @@
 //! Copies of operands in the order the micro-kernel reads them.
 
-use crate::simd::Simd;
+use std::ops::Range;
+
+use super::product::Operand;
+use crate::simd::{MAX_LANES, Simd, Transpose};
 
 /// Depth of one block: a block of A's rows stays in the first-level cache, and a block of B of
 /// [`super::driver::BLOCK_COLUMNS`] columns in the second. It is also part of the arithmetic:
 /// products are summed over this many terms in registers before they are added to C.
 pub(super) const BLOCK_DEPTH: usize = 256;
 
-/// Row stride of packed A: not a multiple of 1 KiB, so that rows spread over the cache's sets.
-pub(super) const PACKED_ROW: usize = BLOCK_DEPTH + 16;
+/// Row stride of packed A: room for one vector beyond the deepest block, and not a multiple of 1 KiB, so that rows
+/// spread over the cache's sets.
+pub(super) const PACKED_ROW: usize = BLOCK_DEPTH + MAX_LANES;
 
-/// One operand of a product by address: element `(outer, depth)`, where outer is A's row or B's
-/// column.
+/// Columns of one packed panel of B.
+#[inline(always)]
+pub(super) const fn panel_width<S: Simd>() -> usize {
+    2 * S::LANES
+}
+
+/// Floats per depth of A's rows that are packed by depth: the rows of one tile, in whole vectors.
+#[inline(always)]
+pub(super) const fn depth_width<S: Simd>() -> usize {
+    S::TILE_ROWS.next_multiple_of(S::LANES)
+}
+
+/// Where packed parts go: the first one's address, and the floats from one to the next.
 #[derive(Clone, Copy)]
-pub(super) struct Operand {
-    pub(super) data: *const f32,
-    pub(super) outer_step: usize,
-    pub(super) depth_step: usize,
+pub(super) struct PartTarget {
+    pub(super) address: *mut f32,
+    pub(super) step: usize,
 }
 
-impl Operand {
-    /// The element's address; wrapping, because an operand without depth has no elements at all.
-    #[inline(always)]
-    pub(super) fn at(self, outer: usize, depth: usize) -> *const f32 {
-        self.data.wrapping_add(outer * self.outer_step + depth * self.depth_step)
-    }
-}
-
-/// Writes columns `column..column + cols` of B, depths `from..from + depth`, as `depth` rows of
-/// `2·LANES` numbers, zero beyond `cols`.
+/// Writes some columns and depths of B as rows of [`panel_width`] numbers, one row per depth, zero beyond the columns.
 ///
 /// # Safety
-/// The part must lie inside B, and `target` have room for `depth · 2·LANES` floats.
+/// The columns (at most one panel) and depths must lie inside B, and `target` must have room for a panel of that many
+/// depths.
 #[inline(always)]
 pub(super) unsafe fn pack_panel<S: Simd>(
     simd: S,
-    b: Operand,
-    (column, cols): (usize, usize),
-    (from, depth): (usize, usize),
+    b: Operand<'_>,
+    columns: Range<usize>,
+    depths: Range<usize>,
     target: *mut f32,
 ) {
-    let width = 2 * S::LANES;
-    // SAFETY: every address below is element (column + j, from + k) of B with j < cols and
-    // k < depth, or inside the target's depth rows.
+    let (width, cols) = (panel_width::<S>(), columns.len());
+    // SAFETY: every address below is element (columns.start + j, depths.start + k) of B inside the ranges, or inside
+    // the target's rows.
     unsafe {
         if b.outer_step == 1 {
             if cols == width {
-                for k in 0..depth {
-                    let (source, target) = (b.at(column, from + k), target.add(k * width));
+                for (k, depth) in depths.enumerate() {
+                    let (source, target) = (b.at(columns.start, depth), target.add(k * width));
                     simd.store_ptr(target, simd.load_ptr(source));
                     simd.store_ptr(target.add(S::LANES), simd.load_ptr(source.add(S::LANES)));
                 }
                 return;
             }
-            for k in 0..depth {
-                let (source, target) = (b.at(column, from + k), target.add(k * width));
+            for (k, depth) in depths.enumerate() {
+                let (source, target) = (b.at(columns.start, depth), target.add(k * width));
                 let first = cols.min(S::LANES);
                 let second = cols - first;
                 simd.store_ptr(target, simd.load_first_ptr(source, first));
@@ -65,41 +71,44 @@ pub(super) unsafe fn pack_panel<S: Simd>(
         }
         // B's rows are contiguous along the depth: square blocks are transposed.
         debug_assert!(b.depth_step == 1);
-        for k in (0..depth).step_by(S::LANES) {
-            let depths = S::LANES.min(depth - k);
+        for k in (0..depths.len()).step_by(S::LANES) {
             for half in [0, S::LANES] {
-                let rows = cols.saturating_sub(half).min(S::LANES);
-                let source = (b.at(column + half, from + k), b.outer_step);
-                let target = (target.add(k * width + half), width);
-                simd.transpose_block(source, (rows, depths), target);
+                simd.transpose_block(Transpose {
+                    source: b.at(columns.start + half, depths.start + k),
+                    source_row: b.outer_step,
+                    rows: cols.saturating_sub(half).min(S::LANES),
+                    cols: S::LANES.min(depths.len() - k),
+                    target: target.add(k * width + half),
+                    target_row: width,
+                });
             }
         }
     }
 }
 
-/// Copies `rows × depth` of A starting at `(row, from)` to rows of [`PACKED_ROW`] floats.
+/// Copies some rows and depths of A to rows of [`PACKED_ROW`] floats.
 ///
 /// # Safety
-/// The part must lie inside A with `depth_step == 1`, and `target` have room.
+/// The part must lie inside A with `depth_step == 1`, its depths be at most [`BLOCK_DEPTH`], and `target` have room.
 #[inline(always)]
 pub(super) unsafe fn pack_rows<S: Simd>(
     simd: S,
-    a: Operand,
-    (row, rows): (usize, usize),
-    (from, depth): (usize, usize),
+    a: Operand<'_>,
+    rows: Range<usize>,
+    depths: Range<usize>,
     target: *mut f32,
 ) {
-    for i in 0..rows {
-        // SAFETY: row + i and from .. from + depth are inside A, as the caller promises.
-        let (source, target) = unsafe { (a.at(row + i, from), target.add(i * PACKED_ROW)) };
+    let depth = depths.len();
+    for (i, row) in rows.enumerate() {
+        // SAFETY: the row and the depths are inside A, as the caller promises.
+        let (source, target) = unsafe { (a.at(row, depths.start), target.add(i * PACKED_ROW)) };
         let mut k = 0;
         while k + S::LANES <= depth {
             // SAFETY: k + LANES <= depth <= BLOCK_DEPTH.
             unsafe { simd.store_ptr(target.add(k), simd.load_ptr(source.add(k))) };
             k += S::LANES;
         }
-        // Whole vectors are stored throughout (masked stores are slow on some CPUs): a packed row
-        // has room for one vector beyond the deepest block.
+        // Whole vectors are stored throughout (masked stores are slow on some CPUs).
         // SAFETY: depth - k < LANES numbers are read; k + LANES <= PACKED_ROW.
         unsafe { simd.store_ptr(target.add(k), simd.load_first_ptr(source.add(k), depth - k)) };
     }
@@ -109,28 +118,34 @@ pub(super) unsafe fn pack_rows<S: Simd>(
 /// cache lines of A's rows, and to visit each of its pages once.
 pub(super) const DEPTH_GROUPS: usize = 8;
 
-/// Copies A so that the rows of one group at one depth are adjacent, `LANES` floats per depth:
-/// `rows` rows from `row` in groups of `TILE_ROWS`, a group every `group_step` floats.
+/// Copies A in groups of `TILE_ROWS` rows, so that the rows of one group at one depth are adjacent: [`depth_width`]
+/// floats per depth.
 ///
 /// # Safety
-/// The part must lie inside A with `outer_step == 1`, and `target` have room for `depth · LANES`
-/// floats per group.
+/// The part must lie inside A with `outer_step == 1`, and every group's target have room for [`depth_width`] floats per
+/// depth.
 #[inline(always)]
 pub(super) unsafe fn pack_depths<S: Simd>(
     simd: S,
-    a: Operand,
-    (row, rows): (usize, usize),
-    (from, depth): (usize, usize),
-    (target, group_step): (*mut f32, usize),
+    a: Operand<'_>,
+    rows: Range<usize>,
+    depths: Range<usize>,
+    target: PartTarget,
 ) {
-    for k in 0..depth {
-        for (group, i) in (0..rows).step_by(S::TILE_ROWS).enumerate() {
-            let count = S::TILE_ROWS.min(rows - i);
-            // SAFETY: row + i .. + count and from + k are inside A, as the caller promises; a whole
-            // vector is stored at its own place.
-            unsafe {
-                let value = simd.load_first_ptr(a.at(row + i, from + k), count);
-                simd.store_ptr(target.add(group * group_step + k * S::LANES), value);
+    for (k, depth) in depths.enumerate() {
+        for (group, first) in (0..rows.len()).step_by(S::TILE_ROWS).enumerate() {
+            let count = S::TILE_ROWS.min(rows.len() - first);
+            let source = a.at(rows.start + first, depth);
+            // One vector on most instruction sets; more where a tile is taller than a vector.
+            for offset in (0..depth_width::<S>()).step_by(S::LANES) {
+                // SAFETY: the rows below `count` and the depth are inside A, as the caller promises; a whole vector is
+                // stored at its own place.
+                unsafe {
+                    let value =
+                        simd.load_first_ptr(source.wrapping_add(offset), count.saturating_sub(offset).min(S::LANES));
+                    let target = target.address.add(group * target.step + k * depth_width::<S>() + offset);
+                    simd.store_ptr(target, value);
+                }
             }
         }
     }
@@ -140,36 +155,35 @@ pub(super) unsafe fn pack_depths<S: Simd>(
 /// no hardware prefetcher follows. Into the second-level cache, because at power-of-two-like strides
 /// the first level has room for a few depths only.
 #[inline(always)]
-fn prefetch_depth<S: Simd>(simd: S, operand: Operand, (outer, count): (usize, usize), depth: usize) {
+fn prefetch_depth<S: Simd>(simd: S, operand: Operand<'_>, outer: Range<usize>, depth: usize) {
     const AHEAD: usize = 32;
     const LINE: usize = 16;
-    for i in (0..count).step_by(LINE) {
-        simd.prefetch_far(operand.at(outer + i, depth + AHEAD));
+    for i in outer.step_by(LINE) {
+        simd.prefetch_far(operand.at(i, depth + AHEAD));
     }
 }
 
-/// Packs the whole panels of `2·LANES` columns among `cols` columns from `column`, depth by depth;
-/// returns how many. Panel p goes to `target + p · panel_step`.
+/// Packs the whole panels among some columns, depth by depth; returns how many there are.
 ///
 /// # Safety
-/// As [`pack_panel`], with `b.outer_step == 1`.
+/// As [`pack_panel`] for every whole panel, with `b.outer_step == 1`.
 #[inline(always)]
 pub(super) unsafe fn pack_whole_panels<S: Simd>(
     simd: S,
-    b: Operand,
-    (column, cols): (usize, usize),
-    (from, depth): (usize, usize),
-    (target, panel_step): (*mut f32, usize),
+    b: Operand<'_>,
+    columns: Range<usize>,
+    depths: Range<usize>,
+    target: PartTarget,
 ) -> usize {
-    let width = 2 * S::LANES;
-    let panels = cols / width;
-    for k in 0..depth {
-        prefetch_depth(simd, b, (column, cols), from + k);
+    let width = panel_width::<S>();
+    let panels = columns.len() / width;
+    for (k, depth) in depths.enumerate() {
+        prefetch_depth(simd, b, columns.clone(), depth);
         for panel in 0..panels {
-            let source = b.at(column + panel * width, from + k);
+            let source = b.at(columns.start + panel * width, depth);
             // SAFETY: the columns and depths are inside B; the target has room for all panels.
             unsafe {
-                let target = target.add(panel * panel_step + k * width);
+                let target = target.address.add(panel * target.step + k * width);
                 simd.store_ptr(target, simd.load_ptr(source));
                 simd.store_ptr(target.add(S::LANES), simd.load_ptr(source.add(S::LANES)));
             }

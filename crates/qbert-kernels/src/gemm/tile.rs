@@ -3,8 +3,8 @@
 //! Every element of a tile is `start + Σ_k a·b` with k ascending and one accumulator, whatever the
 //! tile's size: results do not depend on how a matrix is cut into tiles.
 
-use super::pack::PACKED_ROW;
-use crate::simd::{Kernel, Simd};
+use super::pack::{PACKED_ROW, depth_width};
+use crate::simd::{Kernel, MAX_TILE_ROWS, Simd};
 
 /// What a tile of C starts from.
 #[derive(Clone, Copy)]
@@ -32,23 +32,72 @@ pub(super) struct Tile {
     pub(super) start: TileStart,
 }
 
+/// How A was packed, which fixes its strides at compile time.
+#[derive(Clone, Copy)]
+pub(super) enum PackedBy {
+    /// Rows of [`PACKED_ROW`] floats.
+    Rows,
+    /// Depths of [`depth_width`] floats.
+    Depths,
+}
+
+impl PackedBy {
+    /// Elements between rows.
+    #[inline(always)]
+    pub(super) fn row_step(self) -> usize {
+        match self {
+            Self::Rows => PACKED_ROW,
+            Self::Depths => 1,
+        }
+    }
+
+    /// Elements between depths.
+    #[inline(always)]
+    pub(super) fn depth_step<S: Simd>(self) -> usize {
+        match self {
+            Self::Rows => 1,
+            Self::Depths => depth_width::<S>(),
+        }
+    }
+}
+
+/// [`RegisterTile`]'s kinds of A: at the tile's own strides, or packed in one of two ways.
+const ANY: u8 = 0;
+const BY_ROWS: u8 = 1;
+const BY_DEPTHS: u8 = 2;
+
 /// A tile of `ROWS` rows and `cols` columns in `VECTORS` vectors: `cols == VECTORS·LANES`, unless
-/// `PARTIAL`. `A_ROW` and `A_DEPTH` are A's strides where they are known at compile time, else 0.
-struct Sized<'a, const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A_ROW: usize, const A_DEPTH: usize>
-{
+/// `PARTIAL`. `A` is the kind of A; the strides of packed ones are constants in the loop.
+struct RegisterTile<'a, const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: u8> {
     tile: &'a Tile,
     cols: usize,
 }
 
-impl<const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A_ROW: usize, const A_DEPTH: usize> Kernel
-    for Sized<'_, ROWS, VECTORS, PARTIAL, A_ROW, A_DEPTH>
+impl<'a, const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: u8>
+    RegisterTile<'a, ROWS, VECTORS, PARTIAL, A>
+{
+    /// # Safety
+    /// The tile's addresses must be valid for `ROWS × cols` elements of C, which overlaps neither A nor B, and nobody
+    /// else may use C meanwhile. `cols` must need `VECTORS` vectors. A must be packed as `A` says.
+    #[inline(always)]
+    unsafe fn new(tile: &'a Tile, cols: usize) -> Self {
+        Self { tile, cols }
+    }
+}
+
+impl<const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: u8> Kernel
+    for RegisterTile<'_, ROWS, VECTORS, PARTIAL, A>
 {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { tile, cols } = self;
-        let (a_row, a_depth) = if A_ROW > 0 { (A_ROW, A_DEPTH) } else { (tile.a_row, tile.a_depth) };
+        let (a_row, a_depth) = match A {
+            BY_ROWS => (PackedBy::Rows.row_step(), PackedBy::Rows.depth_step::<S>()),
+            BY_DEPTHS => (PackedBy::Depths.row_step(), PackedBy::Depths.depth_step::<S>()),
+            _ => (tile.a_row, tile.a_depth),
+        };
         let last = cols - (VECTORS - 1) * S::LANES;
         let partial = |vector: usize| PARTIAL && vector + 1 == VECTORS;
         for row in 0..ROWS {
@@ -130,38 +179,53 @@ unsafe fn load<S: Simd>(simd: S, from: *const f32, partial: bool, count: usize) 
 /// A tile of the instruction set's full size over packed A.
 ///
 /// # Safety
-/// The tile's addresses must be valid for `TILE_ROWS × 2·LANES`, and C overlap neither A nor B. A is
-/// packed in rows of `PACKED_ROW` floats (`by_rows`), or in depths of `LANES` floats.
+/// As [`any_tile`] with `TILE_ROWS × 2·LANES`; A is packed as `packed_by` says.
 #[inline(always)]
-pub(super) unsafe fn whole_tile<S: Simd>(simd: S, tile: &Tile, by_rows: bool) {
+pub(super) unsafe fn whole_tile<S: Simd>(simd: S, tile: &Tile, packed_by: PackedBy) {
     let cols = 2 * S::LANES;
-    // The match is constant per instruction set.
-    match (S::TILE_ROWS, by_rows) {
-        (12, true) => simd.vectorize_apart(Sized::<12, 2, false, PACKED_ROW, 1> { tile, cols }),
-        (12, false) => simd.vectorize_apart(Sized::<12, 2, false, 1, 16> { tile, cols }),
-        (6, true) => simd.vectorize_apart(Sized::<6, 2, false, PACKED_ROW, 1> { tile, cols }),
-        (6, false) => simd.vectorize_apart(Sized::<6, 2, false, 1, 8> { tile, cols }),
-        // SAFETY: passed on from the caller.
-        _ => unsafe { any_tile(simd, tile, S::TILE_ROWS, cols) },
+    macro_rules! by_rows {
+        ($($count:literal)*) => {
+            match packed_by {
+                // The condition is constant: one height per instruction set is compiled in.
+                // SAFETY: passed on from the caller.
+                $(PackedBy::Rows if $count == S::TILE_ROWS => simd.vectorize_apart(unsafe {
+                    RegisterTile::<$count, 2, false, BY_ROWS>::new(tile, cols)
+                }),
+                // SAFETY: passed on from the caller.
+                PackedBy::Depths if $count == S::TILE_ROWS => simd.vectorize_apart(unsafe {
+                    RegisterTile::<$count, 2, false, BY_DEPTHS>::new(tile, cols)
+                }),)*
+                _ => unreachable!("tile of {} rows", S::TILE_ROWS),
+            }
+        };
     }
+    by_rows!(1 2 3 4 5 6 7 8 9 10 11 12);
 }
 
 /// A tile of `1..=TILE_ROWS` rows and `1..=2·LANES` columns at any strides.
 ///
 /// # Safety
-/// The tile's addresses must be valid for `rows × cols`, and C overlap neither A nor B.
+/// The tile's addresses must be valid for `rows × cols`, C must overlap neither A nor B, and nobody else may use C
+/// meanwhile.
 #[inline(always)]
 pub(super) unsafe fn any_tile<S: Simd>(simd: S, tile: &Tile, rows: usize, cols: usize) {
+    macro_rules! apart {
+        ($rows:literal, $vectors:literal, $partial:literal) => {{
+            // SAFETY: passed on from the caller; the branch fits the columns.
+            let tile = unsafe { RegisterTile::<$rows, $vectors, $partial, ANY>::new(tile, cols) };
+            simd.vectorize_apart(tile)
+        }};
+    }
     macro_rules! by_rows {
         ($($count:literal)*) => {
             match rows {
                 // The condition is constant per instruction set: tiles too tall for its registers
                 // are not compiled in.
                 $($count if $count <= S::TILE_ROWS => match (cols > S::LANES, cols % S::LANES > 0) {
-                    (true, false) => simd.vectorize_apart(Sized::<$count, 2, false, 0, 0> { tile, cols }),
-                    (true, true) => simd.vectorize_apart(Sized::<$count, 2, true, 0, 0> { tile, cols }),
-                    (false, false) => simd.vectorize_apart(Sized::<$count, 1, false, 0, 0> { tile, cols }),
-                    (false, true) => simd.vectorize_apart(Sized::<$count, 1, true, 0, 0> { tile, cols }),
+                    (true, false) => apart!($count, 2, false),
+                    (true, true) => apart!($count, 2, true),
+                    (false, false) => apart!($count, 1, false),
+                    (false, true) => apart!($count, 1, true),
                 },)*
                 _ => unreachable!("tile of {rows} rows"),
             }
@@ -170,3 +234,6 @@ pub(super) unsafe fn any_tile<S: Simd>(simd: S, tile: &Tile, rows: usize, cols: 
     assert!((1..=2 * S::LANES).contains(&cols), "tile of {cols} columns");
     by_rows!(1 2 3 4 5 6 7 8 9 10 11 12);
 }
+
+// The lists of heights above are complete.
+const _: () = assert!(MAX_TILE_ROWS == 12);

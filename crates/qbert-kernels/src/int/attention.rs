@@ -15,11 +15,13 @@
 use super::codes::{Codes, Quantizer, QuantizerLanes};
 use super::layout::{CELL, CELL_INPUTS, TILE_NEURONS};
 use super::linear::share;
+use super::multiplier::Multiplier;
 use super::softmax::SoftmaxRows;
-use super::tile::{MAX_ROWS, Multiplier, PANEL, Tile};
+use super::tile::{PANEL, Tile};
 use crate::compute::Compute;
+use crate::scratch::{Parts, part_bytes};
+use crate::shared_matrix::SharedMatrix;
 use crate::simd::{Kernel, Simd};
-use crate::threads::Shared;
 use std::ops::Range;
 
 /// Codes of query, key and value, each `[tokens, heads · head_size]`, and which tokens form a sequence.
@@ -73,8 +75,8 @@ impl Compute {
         if context.rows() == 0 || context.cols() == 0 {
             return;
         }
-        let stride = context.stride();
-        let target = Shared(context.as_mut_ptr());
+        let multiplier = self.kernels().multiplier();
+        let output = Output { context: context.shared(), quantizer };
         let per_task = heads_per_task(input.heads, input.head_size());
         let groups = input.heads.div_ceil(per_task);
         self.threads().for_each(input.sequences() * groups, |task| {
@@ -83,14 +85,13 @@ impl Compute {
             if tokens.is_empty() {
                 return;
             }
-            let room = Room::new(input.head_size(), tokens.len());
-            let mut scratch = self.scratch(room.bytes().div_ceil(size_of::<f32>()));
-            let base = scratch.as_mut_ptr().cast::<u8>();
+            let shape = Shape::new(input.head_size(), tokens.len(), multiplier.rows(BITS));
+            let mut scratch = self.scratch(shape.bytes());
+            let mut buffers = Buffers::new(&shape, scratch.parts());
             for head in group * per_task..input.heads.min((group + 1) * per_task) {
-                let output = Output { base: target.get(), stride, quantizer };
-                let head = Head { compute: self, input, head, tokens: tokens.clone(), room: &room, base, output };
-                // SAFETY: the scratch has the room; this task alone writes these tokens and heads of the context.
-                unsafe { head.run() };
+                let head = Head { compute: self, input, head, tokens: tokens.clone(), shape: &shape, output };
+                // SAFETY: this task alone writes these tokens and heads of the context.
+                unsafe { head.run(&mut buffers) };
             }
         });
     }
@@ -106,10 +107,15 @@ fn heads_per_task(heads: usize, head_size: usize) -> usize {
     count
 }
 
-/// Where each buffer of a head lies in the scratch memory, in bytes.
-struct Room {
+/// Width of all codes in attention.
+const BITS: u8 = 8;
+
+/// The sizes of one head of one sequence.
+struct Shape {
     head_size: usize,
     tokens: usize,
+    /// Queries of a tile.
+    rows: usize,
     /// Steps of four inputs through a head's dimensions, and through the keys.
     dimension_steps: usize,
     key_steps: usize,
@@ -118,11 +124,12 @@ struct Room {
     dimension_panels: usize,
 }
 
-impl Room {
-    fn new(head_size: usize, tokens: usize) -> Self {
+impl Shape {
+    fn new(head_size: usize, tokens: usize, rows: usize) -> Self {
         Self {
             head_size,
             tokens,
+            rows,
             dimension_steps: head_size.div_ceil(CELL_INPUTS),
             key_steps: tokens.div_ceil(CELL_INPUTS),
             key_panels: tokens.div_ceil(PANEL),
@@ -130,12 +137,14 @@ impl Room {
         }
     }
 
-    fn key_cells(&self) -> usize {
-        2 * self.key_panels * self.dimension_steps * CELL
+    /// Bytes of a tile of sixteen keys.
+    fn key_tile(&self) -> usize {
+        self.dimension_steps * CELL
     }
 
-    fn value_cells(&self) -> usize {
-        2 * self.dimension_panels * self.key_steps * CELL
+    /// Bytes of a tile of sixteen dimensions.
+    fn value_tile(&self) -> usize {
+        self.key_steps * CELL
     }
 
     fn scores_row(&self) -> usize {
@@ -147,37 +156,81 @@ impl Room {
         (self.key_panels * PANEL).max(self.dimension_steps * CELL_INPUTS).next_multiple_of(CELL)
     }
 
-    /// Offsets of: key cells, value cells, starts of the scores, starts of the context, scores, sums of the context,
-    /// codes, sums of codes, end.
-    fn offsets(&self) -> [usize; 9] {
-        let integer = size_of::<i32>();
-        let lengths = [
-            self.key_cells(),
-            self.value_cells(),
-            self.key_panels * PANEL * integer,
-            self.dimension_panels * PANEL * integer,
-            MAX_ROWS * self.scores_row() * integer,
-            MAX_ROWS * PANEL * integer,
-            MAX_ROWS * self.codes_row(),
-            MAX_ROWS * integer,
-        ];
-        let mut offsets = [0; 9];
-        for (index, length) in lengths.iter().enumerate() {
-            offsets[index + 1] = offsets[index] + length.next_multiple_of(CELL);
+    fn lengths(&self) -> Lengths {
+        Lengths {
+            key_cells: 2 * self.key_panels * self.key_tile(),
+            value_cells: 2 * self.dimension_panels * self.value_tile(),
+            score_starts: self.key_panels * PANEL,
+            context_starts: self.dimension_panels * PANEL,
+            scores: self.rows * self.scores_row(),
+            context_sums: self.rows * PANEL,
+            codes: self.rows * self.codes_row(),
+            code_sums: self.rows,
         }
-        offsets
     }
 
+    /// Bytes of all [`Buffers`].
     fn bytes(&self) -> usize {
-        self.offsets()[8]
+        let lengths = self.lengths();
+        let cells = part_bytes::<u8>(lengths.key_cells) + part_bytes::<u8>(lengths.value_cells);
+        let starts = part_bytes::<i32>(lengths.score_starts) + part_bytes::<i32>(lengths.context_starts);
+        let sums = part_bytes::<i32>(lengths.scores) + part_bytes::<i32>(lengths.context_sums);
+        cells + starts + sums + part_bytes::<i8>(lengths.codes) + part_bytes::<i32>(lengths.code_sums)
     }
 }
 
-/// The context matrix by address.
+/// Elements of each of the [`Buffers`].
+struct Lengths {
+    key_cells: usize,
+    value_cells: usize,
+    score_starts: usize,
+    context_starts: usize,
+    scores: usize,
+    context_sums: usize,
+    codes: usize,
+    code_sums: usize,
+}
+
+/// The scratch memory of a head.
+struct Buffers<'a> {
+    /// Keys as cells, tile after tile of sixteen keys.
+    key_cells: &'a mut [u8],
+    /// Values as cells, tile after tile of sixteen dimensions.
+    value_cells: &'a mut [u8],
+    /// What the scores of each key start from.
+    score_starts: &'a mut [i32],
+    /// What the context sums of each dimension start from.
+    context_starts: &'a mut [i32],
+    /// A row of scores for each query of a tile.
+    scores: &'a mut [i32],
+    /// One panel of context sums for each query of a tile.
+    context_sums: &'a mut [i32],
+    /// A row of probability codes for each query of a tile.
+    codes: &'a mut [i8],
+    /// The sum of each row of probability codes.
+    code_sums: &'a mut [i32],
+}
+
+impl<'a> Buffers<'a> {
+    fn new(shape: &Shape, mut parts: Parts<'a>) -> Self {
+        let lengths = shape.lengths();
+        Self {
+            key_cells: parts.take(lengths.key_cells),
+            value_cells: parts.take(lengths.value_cells),
+            score_starts: parts.take(lengths.score_starts),
+            context_starts: parts.take(lengths.context_starts),
+            scores: parts.take(lengths.scores),
+            context_sums: parts.take(lengths.context_sums),
+            codes: parts.take(lengths.codes),
+            code_sums: parts.take(lengths.code_sums),
+        }
+    }
+}
+
+/// Where the context goes.
 #[derive(Clone, Copy)]
-struct Output {
-    base: *mut i8,
-    stride: usize,
+struct Output<'a> {
+    context: SharedMatrix<'a, i8>,
     quantizer: Quantizer,
 }
 
@@ -187,238 +240,228 @@ struct Head<'a> {
     input: &'a AttentionInput<'a>,
     head: usize,
     tokens: Range<usize>,
-    room: &'a Room,
-    base: *mut u8,
-    output: Output,
+    shape: &'a Shape,
+    output: Output<'a>,
 }
 
 impl Head<'_> {
-    fn part<T>(&self, index: usize) -> *mut T {
-        self.base.wrapping_add(self.room.offsets()[index]).cast()
+    fn multiplier(&self) -> Multiplier {
+        self.compute.kernels().multiplier()
     }
 
     /// The codes of this head at one token.
-    fn codes_at(&self, codes: &Codes, token: usize) -> *const i8 {
-        codes.as_ptr().wrapping_add((self.tokens.start + token) * codes.stride() + self.head * self.room.head_size)
+    fn codes_at<'b>(&self, codes: &'b Codes, token: usize) -> &'b [i8] {
+        let size = self.shape.head_size;
+        &codes.stored_row(self.tokens.start + token)[self.head * size..][..size]
     }
 
+    /// Computes the context of this head.
+    ///
     /// # Safety
-    /// `base` must have [`Room::bytes`] bytes, aligned to 64 and nobody else's; so must the context's part be.
-    unsafe fn run(&self) {
-        let multiplier = Multiplier::of(self.compute.kernels());
-        let room = self.room;
-        // SAFETY: all buffers are inside the scratch memory, codes inside their matrices.
-        unsafe {
-            self.lay_out_keys();
-            self.lay_out_values();
-            let ones = self.part::<i8>(6);
-            std::ptr::write_bytes(ones, 1, room.codes_row());
-            // Scores start from -zq·ΣK, context sums from 128·ΣV, because stored codes are lower by 128.
-            let query_zero = self.input.query.1.shifted_zero();
-            let keys = (self.part::<u8>(0).cast_const(), room.dimension_steps, room.key_panels);
-            starts(multiplier, ones, keys, -query_zero, self.part(2));
-            let values = (self.part::<u8>(1).cast_const(), room.key_steps, room.dimension_panels);
-            starts(multiplier, ones, values, 128, self.part(3));
-            let tiles = room.tokens.div_ceil(multiplier.rows(8));
-            for rows in (0..tiles).map(|tile| share(room.tokens, tiles, tile)) {
-                self.queries(multiplier, rows);
-            }
+    /// Nobody else may use this head's columns of the sequence's rows of the context meanwhile.
+    unsafe fn run(&self, buffers: &mut Buffers<'_>) {
+        let (shape, multiplier) = (self.shape, self.multiplier());
+        self.lay_out_keys(buffers.key_cells);
+        self.lay_out_values(buffers.value_cells);
+        if !multiplier.reads_stored_cells() {
+            buffers.key_cells.chunks_exact_mut(shape.key_tile()).for_each(|tile| multiplier.rearrange(tile));
+            buffers.value_cells.chunks_exact_mut(shape.value_tile()).for_each(|tile| multiplier.rearrange(tile));
+        }
+        let ones = &mut buffers.codes[..shape.codes_row()];
+        ones.fill(1);
+        // Scores start from -zq·ΣK, context sums from 128·ΣV, because stored codes are lower by 128.
+        let query_zero = self.input.query.1.shifted_zero();
+        let keys = Cells { bytes: buffers.key_cells, steps: shape.dimension_steps };
+        write_starts(multiplier, ones, keys, -query_zero, buffers.score_starts);
+        let values = Cells { bytes: buffers.value_cells, steps: shape.key_steps };
+        write_starts(multiplier, ones, values, 128, buffers.context_starts);
+        let tiles = shape.tokens.div_ceil(shape.rows);
+        for rows in (0..tiles).map(|tile| share(shape.tokens, tiles, tile)) {
+            self.write_scores(rows.clone(), buffers);
+            self.write_probabilities(rows.len(), buffers);
+            // SAFETY: passed on from the caller.
+            unsafe { self.write_context(rows, buffers) };
         }
     }
 
     /// Keys as cells: lane `j` of a cell has four dimensions of key `j`, as unsigned codes; zeros beyond the end.
-    ///
-    /// # Safety
-    /// As [`Head::run`].
-    unsafe fn lay_out_keys(&self) {
-        let (room, keys) = (self.room, self.input.key.0);
-        let cells = self.part::<u8>(0);
-        let whole = room.head_size / CELL_INPUTS;
-        // SAFETY: every cell is inside the key cells; four codes are read inside a head, single ones in its tail.
-        unsafe {
-            if room.tokens < room.key_panels * PANEL || whole < room.dimension_steps {
-                std::ptr::write_bytes(cells, 0, room.key_cells());
+    fn lay_out_keys(&self, cells: &mut [u8]) {
+        let (shape, keys) = (self.shape, self.input.key.0);
+        if shape.tokens < shape.key_panels * PANEL || !shape.head_size.is_multiple_of(CELL_INPUTS) {
+            cells.fill(0);
+        }
+        for token in 0..shape.tokens {
+            let tile = &mut cells[token / TILE_NEURONS * shape.key_tile()..][..shape.key_tile()];
+            let (fours, rest) = self.codes_at(keys, token).as_chunks::<CELL_INPUTS>();
+            let (tile, lane) = (tile.as_chunks_mut::<CELL>().0, token % TILE_NEURONS);
+            for (cell, four) in tile.iter_mut().zip(fours) {
+                let codes = u32::from_ne_bytes(four.map(i8::cast_unsigned)) ^ 0x8080_8080;
+                cell[lane * CELL_INPUTS..][..CELL_INPUTS].copy_from_slice(&codes.to_ne_bytes());
             }
-            for token in 0..room.tokens {
-                let from = self.codes_at(keys, token);
-                let tile = cells.add(token / TILE_NEURONS * room.dimension_steps * CELL);
-                let lane = tile.add(token % TILE_NEURONS * CELL_INPUTS);
-                for step in 0..whole {
-                    let four = from.add(step * CELL_INPUTS).cast::<u32>().read_unaligned();
-                    lane.add(step * CELL).cast::<u32>().write(four ^ 0x8080_8080);
-                }
-                for rest in whole * CELL_INPUTS..room.head_size {
-                    lane.add(whole * CELL + rest % CELL_INPUTS).write((*from.add(rest)).cast_unsigned() ^ 0x80);
-                }
+            for (place, code) in rest.iter().enumerate() {
+                tile[fours.len()][lane * CELL_INPUTS + place] = code.cast_unsigned() ^ 0x80;
             }
         }
     }
 
     /// Values as cells: lane `d` of a cell has dimension `d` of four keys, as unsigned codes; zeros beyond the end.
-    ///
-    /// # Safety
-    /// As [`Head::run`].
-    unsafe fn lay_out_values(&self) {
-        let (room, values) = (self.room, self.input.value.0);
-        let cells = self.part::<u8>(1);
-        let tiles = room.head_size.div_ceil(TILE_NEURONS);
-        for tile in 0..2 * room.dimension_panels {
-            for step in 0..room.key_steps {
-                let mut rows = [[0x80_u8; TILE_NEURONS]; CELL_INPUTS];
-                let first = tile * TILE_NEURONS;
-                let width = if tile < tiles { TILE_NEURONS.min(room.head_size - first) } else { 0 };
-                let tokens = step * CELL_INPUTS..room.tokens.min((step + 1) * CELL_INPUTS);
+    fn lay_out_values(&self, cells: &mut [u8]) {
+        let (shape, values) = (self.shape, self.input.value.0);
+        for (tile, cells) in cells.chunks_exact_mut(shape.value_tile()).enumerate() {
+            let first = shape.head_size.min(tile * TILE_NEURONS);
+            let dimensions = first..shape.head_size.min(first + TILE_NEURONS);
+            for (step, cell) in cells.as_chunks_mut::<CELL>().0.iter_mut().enumerate() {
+                let mut rows = [[-128_i8; TILE_NEURONS]; CELL_INPUTS];
+                let tokens = step * CELL_INPUTS..shape.tokens.min((step + 1) * CELL_INPUTS);
                 for (row, token) in rows.iter_mut().zip(tokens) {
-                    let from = self.codes_at(values, token).wrapping_add(first).cast::<u8>();
-                    // SAFETY: `width` codes of the head are readable; a full width has a fixed length.
-                    unsafe {
-                        if width == TILE_NEURONS {
-                            *row = from.cast::<[u8; TILE_NEURONS]>().read_unaligned();
-                        } else {
-                            std::ptr::copy_nonoverlapping(from, row.as_mut_ptr(), width);
-                        }
+                    let from = &self.codes_at(values, token)[dimensions.clone()];
+                    // A full width has a fixed length, which is one instruction.
+                    match <&[i8; TILE_NEURONS]>::try_from(from) {
+                        Ok(from) => *row = *from,
+                        Err(_) => row[..from.len()].copy_from_slice(from),
                     }
                 }
-                // SAFETY: the cell is inside the value cells.
-                let cell = unsafe { &mut *cells.add((tile * room.key_steps + step) * CELL).cast::<[u8; CELL]>() };
                 for lane in 0..TILE_NEURONS {
                     for (key, row) in rows.iter().enumerate() {
-                        cell[lane * CELL_INPUTS + key] = row[lane] ^ 0x80;
+                        cell[lane * CELL_INPUTS + key] = row[lane].cast_unsigned() ^ 0x80;
                     }
                 }
             }
         }
     }
 
-    /// Some queries from scores to context.
+    /// The scores of some queries with all keys.
+    fn write_scores(&self, rows: Range<usize>, buffers: &mut Buffers<'_>) {
+        let (shape, queries) = (self.shape, self.input.query.0);
+        let first = (self.tokens.start + rows.start) * queries.stride() + self.head * shape.head_size;
+        let starts = buffers.score_starts.as_chunks::<PANEL>().0;
+        for (panel, start) in starts.iter().enumerate() {
+            self.multiplier().multiply(Tile {
+                rows: rows.len(),
+                a: &queries.stored()[first..],
+                a_row: queries.stride(),
+                cells: &buffers.key_cells[panel * 2 * shape.key_tile()..],
+                half_step: shape.key_tile(),
+                steps: shape.dimension_steps,
+                bits: BITS,
+                start,
+                sums: &mut buffers.scores[panel * PANEL..],
+                sums_row: shape.scores_row(),
+            });
+        }
+    }
+
+    /// From scores to probability codes.
+    fn write_probabilities(&self, rows: usize, buffers: &mut Buffers<'_>) {
+        let shape = self.shape;
+        let (scores_row, codes_row) = (shape.scores_row(), shape.codes_row());
+        self.compute.kernels().run(SoftmaxRows {
+            scores: &mut buffers.scores[..rows * scores_row],
+            scores_row,
+            count: shape.tokens,
+            scale: self.input.query.1.step * self.input.key.1.step / (shape.head_size as f32).sqrt(),
+            codes: &mut buffers.codes[..rows * codes_row],
+            codes_row,
+            sums: &mut buffers.code_sums[..rows],
+        });
+    }
+
+    /// From probability codes to the context.
     ///
     /// # Safety
-    /// As [`Head::run`]; cells and starts must be there.
-    unsafe fn queries(&self, multiplier: Multiplier, rows: Range<usize>) {
-        let (room, kernels) = (self.room, self.compute.kernels());
-        let (queries, query) = self.input.query;
-        // SAFETY: all buffers are inside the scratch memory and do not overlap, codes inside their matrices.
-        unsafe {
-            let tile = Tile {
+    /// As [`Head::run`], for these rows.
+    unsafe fn write_context(&self, rows: Range<usize>, buffers: &mut Buffers<'_>) {
+        let (shape, value) = (self.shape, self.input.value.1);
+        let starts = buffers.context_starts.as_chunks::<PANEL>().0;
+        for (panel, start) in starts.iter().enumerate() {
+            self.multiplier().multiply(Tile {
                 rows: rows.len(),
-                a: self.codes_at(queries, rows.start),
-                a_row: queries.stride(),
-                cells: self.part(0),
-                half_step: room.dimension_steps * CELL,
-                steps: room.dimension_steps,
-                bits: 8,
-                start: self.part(2),
-                sums: self.part(4),
-                sums_row: room.scores_row(),
-            };
-            for panel in 0..room.key_panels {
-                multiplier.multiply(&panel_of(tile, panel));
-            }
-            let scores = std::slice::from_raw_parts_mut(self.part::<i32>(4), rows.len() * room.scores_row());
-            let codes = std::slice::from_raw_parts_mut(self.part::<i8>(6), rows.len() * room.codes_row());
-            let sums = std::slice::from_raw_parts_mut(self.part::<i32>(7), rows.len());
-            let scale = query.step * self.input.key.1.step / (room.head_size as f32).sqrt();
-            let (scores_row, codes_row, count) = (room.scores_row(), room.codes_row(), room.tokens);
-            kernels.run(SoftmaxRows { scores, scores_row, count, scale, codes, codes_row, sums });
-            let tile = Tile {
-                rows: rows.len(),
-                a: self.part(6),
-                a_row: codes_row,
-                cells: self.part(1),
-                half_step: room.key_steps * CELL,
-                steps: room.key_steps,
-                bits: 8,
-                start: self.part(3),
-                sums: self.part(5),
-                sums_row: PANEL,
-            };
-            for panel in 0..room.dimension_panels {
-                multiplier.multiply(&Tile { sums: tile.sums, ..panel_of(tile, panel) });
-                let sums = std::slice::from_raw_parts(self.part::<i32>(7), rows.len());
-                kernels.run(self.finish(rows.start, panel, sums));
-            }
-        }
-    }
-
-    fn finish<'b>(&self, row: usize, panel: usize, code_sums: &'b [i32]) -> FinishContext<'b> {
-        let value = self.input.value.1;
-        let column = self.head * self.room.head_size + panel * PANEL;
-        FinishContext {
-            sums: self.part::<i32>(5),
-            code_sums,
-            zero_point: i32::from(value.zero_point),
-            scale: value.step / 255.0,
-            target: self.output.base.wrapping_add((self.tokens.start + row) * self.output.stride + column),
-            width: PANEL.min(self.room.head_size - panel * PANEL),
-            output: self.output,
-        }
-    }
-}
-
-/// The tile of another panel.
-///
-/// # Safety
-/// There must be such a panel.
-unsafe fn panel_of(tile: Tile, panel: usize) -> Tile {
-    // SAFETY: the caller's promise.
-    unsafe {
-        Tile {
-            cells: tile.cells.add(panel * 2 * tile.half_step),
-            start: tile.start.add(panel * PANEL),
-            sums: tile.sums.add(panel * PANEL),
-            ..tile
-        }
-    }
-}
-
-/// Writes `factor · Σ codes` of every lane of all panels.
-///
-/// # Safety
-/// `ones` must have `4·steps` ones, `cells` `panels` panels of `steps` cells, `target` room for as many panels.
-unsafe fn starts(
-    multiplier: Multiplier,
-    ones: *const i8,
-    (cells, steps, panels): (*const u8, usize, usize),
-    factor: i32,
-    target: *mut i32,
-) {
-    let zeros = [0_i32; PANEL];
-    for panel in 0..panels {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let sums = target.add(panel * PANEL);
-            multiplier.multiply(&Tile {
-                rows: 1,
-                a: ones,
-                a_row: 0,
-                cells: cells.add(panel * 2 * steps * CELL),
-                half_step: steps * CELL,
-                steps,
-                bits: 8,
-                start: zeros.as_ptr(),
-                sums,
+                a: buffers.codes,
+                a_row: shape.codes_row(),
+                cells: &buffers.value_cells[panel * 2 * shape.value_tile()..],
+                half_step: shape.value_tile(),
+                steps: shape.key_steps,
+                bits: BITS,
+                start,
+                sums: buffers.context_sums,
                 sums_row: PANEL,
             });
-            for sum in std::slice::from_raw_parts_mut(sums, PANEL) {
-                *sum = sum.wrapping_mul(factor);
-            }
+            let sums = ContextSums {
+                sums: buffers.context_sums,
+                code_sums: &buffers.code_sums[..rows.len()],
+                zero_point: i32::from(value.zero_point),
+                scale: value.step / 255.0,
+            };
+            let width = PANEL.min(shape.head_size - panel * PANEL);
+            let column = self.head * shape.head_size + panel * PANEL;
+            let row = self.tokens.start + rows.start;
+            // SAFETY: passed on from the caller.
+            self.compute.kernels().run(unsafe { FinishContext::new(sums, self.output, row, column..column + width) });
         }
     }
 }
 
-/// `Δv/255 · (ΣP·V - zv·ΣP)` quantized, for one panel of dimensions.
-struct FinishContext<'a> {
+/// Panels of two tiles of `steps` cells each.
+struct Cells<'a> {
+    bytes: &'a [u8],
+    steps: usize,
+}
+
+/// Writes `factor · Σ codes` of every lane of all panels; `ones` are at least `4·steps` ones.
+fn write_starts(multiplier: Multiplier, ones: &[i8], cells: Cells<'_>, factor: i32, target: &mut [i32]) {
+    let half_step = cells.steps * CELL;
+    let panels = cells.bytes.chunks_exact(2 * half_step).zip(target.chunks_exact_mut(PANEL));
+    for (panel, sums) in panels {
+        multiplier.multiply(Tile {
+            rows: 1,
+            a: ones,
+            a_row: 0,
+            cells: panel,
+            half_step,
+            steps: cells.steps,
+            bits: BITS,
+            start: &[0; PANEL],
+            sums,
+            sums_row: PANEL,
+        });
+        for sum in sums {
+            *sum = sum.wrapping_mul(factor);
+        }
+    }
+}
+
+/// One panel of context sums.
+struct ContextSums<'a> {
     /// Rows of 32 sums `ΣP·V`.
-    sums: *const i32,
+    sums: &'a [i32],
     /// `ΣP` of each row.
     code_sums: &'a [i32],
     zero_point: i32,
     scale: f32,
-    /// The context's codes of the first row and dimension.
-    target: *mut i8,
-    /// Dimensions that exist, at most 32.
-    width: usize,
-    output: Output,
+}
+
+/// `Δv/255 · (ΣP·V - zv·ΣP)` quantized, for one panel of dimensions.
+struct FinishContext<'a> {
+    sums: ContextSums<'a>,
+    output: Output<'a>,
+    /// Row of the context where the sums begin.
+    row: usize,
+    /// Columns of the context, at most 32.
+    columns: Range<usize>,
+}
+
+impl<'a> FinishContext<'a> {
+    /// # Safety
+    /// Nobody else may use these columns, in as many rows as there are sums, until the kernel has run.
+    ///
+    /// # Panics
+    /// When there are not 32 sums for every code sum, or the context does not have the block.
+    unsafe fn new(sums: ContextSums<'a>, output: Output<'a>, row: usize, columns: Range<usize>) -> Self {
+        let rows = sums.code_sums.len();
+        assert!(sums.sums.len() >= rows * PANEL && columns.len() <= PANEL, "{} sums for {rows} rows", sums.sums.len());
+        output.context.block(row..row + rows, columns.clone());
+        Self { sums, output, row, columns }
+    }
 }
 
 impl Kernel for FinishContext<'_> {
@@ -426,27 +469,28 @@ impl Kernel for FinishContext<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let lanes = QuantizerLanes::new(simd, &self.output.quantizer);
-        let scale = simd.splat(self.scale);
-        for (row, &code_sum) in self.code_sums.iter().enumerate() {
-            let zeros = simd.splat_u32(code_sum.wrapping_mul(self.zero_point).cast_unsigned());
+        let Self { sums: ContextSums { sums, code_sums, zero_point, scale }, output, row, columns } = self;
+        let lanes = QuantizerLanes::new(simd, &output.quantizer);
+        let (scale, width) = (simd.splat(scale), columns.len());
+        for (index, (&code_sum, sums)) in code_sums.iter().zip(sums.as_chunks::<PANEL>().0).enumerate() {
+            let zeros = simd.splat_u32(code_sum.wrapping_mul(zero_point).cast_unsigned());
             let mut codes = [0_i8; PANEL];
             for offset in (0..PANEL).step_by(S::LANES) {
                 // SAFETY: a row has 32 sums and `codes` 32 places.
                 unsafe {
-                    let sum = simd.sub_i32(simd.load_i32_ptr(self.sums.add(row * PANEL + offset)), zeros);
+                    let sum = simd.sub_i32(simd.load_i32_ptr(sums.as_ptr().add(offset)), zeros);
                     let value = simd.mul(simd.to_f32(sum), scale);
                     simd.store_i8_ptr(codes.as_mut_ptr().add(offset), lanes.codes(simd, value));
                 }
             }
-            let target = self.target.wrapping_add(row * self.output.stride);
-            // SAFETY: the row has this head's dimensions; neighbours belong to others. The usual width has a fixed
-            // length, which is one instruction.
+            let target = output.context.address(row + index, columns.start);
+            // SAFETY: `new` checked that the context has these columns, and its caller promised that they are ours;
+            // neighbours belong to others. The usual width has a fixed length, which is one instruction.
             unsafe {
-                if self.width == PANEL {
+                if width == PANEL {
                     std::ptr::copy_nonoverlapping(codes.as_ptr(), target, PANEL);
                 } else {
-                    std::ptr::copy_nonoverlapping(codes.as_ptr(), target, self.width);
+                    std::ptr::copy_nonoverlapping(codes.as_ptr(), target, width);
                 }
             }
         }

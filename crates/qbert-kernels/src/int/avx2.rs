@@ -8,14 +8,43 @@
 use std::arch::x86_64::*;
 
 use super::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, block_bytes, planes};
-use super::tile::Tile;
-use crate::simd::Avx2;
+use super::multiplier::Multiply;
+use super::tile::TileAddresses;
+use crate::simd::{Avx2, InstructionSet, Simd};
+
+/// Proof that the CPU has AVX2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Avx2Pairs(Avx2);
+
+impl Multiply for Avx2Pairs {
+    fn detect() -> Option<Self> {
+        Avx2::detect().map(Self)
+    }
+
+    fn instruction_set(self) -> InstructionSet {
+        self.0.into()
+    }
+
+    fn rows(self, bits: u8) -> usize {
+        rows(bits)
+    }
+
+    fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]) {
+        widen(self, bits, packed, cells);
+    }
+
+    #[inline]
+    unsafe fn multiply(self, tile: &TileAddresses) {
+        // SAFETY: passed on from the caller.
+        unsafe { multiply(self, tile) }
+    }
+}
 
 /// Bytes of an AVX2 vector: half a cell, eight neurons.
 const HALF_CELL: usize = 32;
 
 /// Rows of a full micro-tile; eight-bit codes need twice the accumulators.
-pub(super) const fn rows(bits: u8) -> usize {
+const fn rows(bits: u8) -> usize {
     if bits == 8 { 2 } else { 4 }
 }
 
@@ -25,7 +54,7 @@ const fn pair_sums(bits: u8) -> usize {
     i16::MAX as usize / largest
 }
 
-pub(super) fn widen(_: Avx2, bits: u8, packed: &[u8], cells: &mut [u8]) {
+fn widen(_: Avx2Pairs, bits: u8, packed: &[u8], cells: &mut [u8]) {
     // SAFETY: the proof says that the CPU has AVX2.
     unsafe {
         match bits {
@@ -75,12 +104,12 @@ fn widen_blocks<const BITS: u8>(packed: &[u8], cells: &mut [u8]) {
 /// One tile of sums.
 ///
 /// # Safety
-/// As [`Tile`] says; at most [`rows`] rows.
-pub(super) unsafe fn multiply(_: Avx2, tile: &Tile) {
+/// As [`TileAddresses`] says; at most [`rows`] rows.
+unsafe fn multiply(_: Avx2Pairs, tile: &TileAddresses) {
     for half in 0..2 {
         // SAFETY: the proof says that the CPU has AVX2; both halves are inside what the tile's maker promised.
         unsafe {
-            let part = Tile {
+            let part = TileAddresses {
                 cells: tile.cells.add(half * tile.half_step),
                 start: tile.start.add(half * 16),
                 sums: tile.sums.add(half * 16),
@@ -99,7 +128,7 @@ pub(super) unsafe fn multiply(_: Avx2, tile: &Tile) {
 
 /// The first sixteen neurons of a tile, the steps in runs whose sums fit 16 bits.
 #[target_feature(enable = "avx2")]
-unsafe fn sixteen_neurons<const ROWS: usize>(tile: &Tile) {
+unsafe fn sixteen_neurons<const ROWS: usize>(tile: &TileAddresses) {
     // SAFETY: every address is inside what the tile's maker promised.
     unsafe {
         for row in 0..ROWS {
@@ -125,7 +154,7 @@ unsafe fn sixteen_neurons<const ROWS: usize>(tile: &Tile) {
 /// Four codes of one row in every 32-bit lane.
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn broadcast(tile: &Tile, row: usize, step: usize) -> __m256i {
+unsafe fn broadcast(tile: &TileAddresses, row: usize, step: usize) -> __m256i {
     // SAFETY: inside the tile's rows.
     unsafe { _mm256_set1_epi32(tile.a.add(row * tile.a_row + step * CELL_INPUTS).cast::<i32>().read_unaligned()) }
 }
@@ -143,7 +172,7 @@ unsafe fn add_to_sums(target: *mut i32, pairs: __m256i, weight: __m256i) {
 
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn run_of_codes<const ROWS: usize>(tile: &Tile, from: usize, to: usize) {
+unsafe fn run_of_codes<const ROWS: usize>(tile: &TileAddresses, from: usize, to: usize) {
     let mut pairs = [[_mm256_setzero_si256(); 2]; ROWS];
     // SAFETY: every address is inside what the tile's maker promised.
     unsafe {
@@ -169,7 +198,7 @@ unsafe fn run_of_codes<const ROWS: usize>(tile: &Tile, from: usize, to: usize) {
 /// Eight-bit codes as two halves of four bits.
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn run_of_bytes<const ROWS: usize>(tile: &Tile, from: usize, to: usize) {
+unsafe fn run_of_bytes<const ROWS: usize>(tile: &TileAddresses, from: usize, to: usize) {
     let mut pairs = [[[_mm256_setzero_si256(); 2]; 2]; ROWS];
     let nibble = _mm256_set1_epi8(15);
     // SAFETY: every address is inside what the tile's maker promised.

@@ -7,6 +7,7 @@
 //! A matrix keeps `A - 128` as `i8`, because that is what the dot products take (see `tile.rs`); nothing outside this
 //! module needs to know. Rows are padded to whole cache lines, so that kernels read and write whole vectors.
 
+use crate::shared_matrix::SharedMatrix;
 use crate::simd::Simd;
 
 /// How one activation tensor is quantized.
@@ -168,30 +169,41 @@ impl Codes {
         self.stride
     }
 
-    pub(super) fn as_ptr(&self) -> *const i8 {
-        self.data.as_ptr()
+    /// All stored codes: rows of [`Codes::stride`] bytes, and a little more behind the last.
+    pub(super) fn stored(&self) -> &[i8] {
+        &self.data
     }
 
-    pub(super) fn as_mut_ptr(&mut self) -> *mut i8 {
-        self.data.as_mut_ptr()
+    /// The stored codes of the rows that exist, to be written row by row.
+    pub(super) fn stored_rows_mut(&mut self) -> &mut [i8] {
+        &mut self.data[..self.rows * self.stride]
+    }
+
+    /// The stored codes of one row, `cols` of them and what fills up the row.
+    ///
+    /// # Panics
+    /// When there is no such row.
+    #[inline(always)]
+    pub(super) fn stored_row(&self, row: usize) -> &[i8] {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        &self.data[row * self.stride..][..self.stride]
+    }
+
+    /// The matrix for tasks that each write their own part.
+    pub(super) fn shared(&mut self) -> SharedMatrix<'_, i8> {
+        SharedMatrix::new(&mut self.data, self.rows, self.stride, self.stride)
     }
 }
 
-/// `Σ A'` of a row of `cols` stored codes.
-///
-/// # Safety
-/// `cols` codes must be readable at `row`.
+/// `Σ A'` of some stored codes.
 #[inline(always)]
-pub(super) unsafe fn row_sum<S: Simd>(simd: S, row: *const i8, cols: usize) -> i32 {
+pub(super) fn sum_of_codes<S: Simd>(simd: S, codes: &[i8]) -> i32 {
     let mut sums = simd.splat_u32(0);
-    let mut col = 0;
-    // SAFETY: whole vectors below `cols`, then single codes.
-    unsafe {
-        while col + S::LANES <= cols {
-            sums = simd.add_i32(sums, simd.load_i8_ptr(row.add(col)));
-            col += S::LANES;
-        }
-        let rest: i32 = (col..cols).map(|col| i32::from(*row.add(col))).sum();
-        simd.reduce_add_i32(sums).wrapping_add(rest)
+    let mut vectors = codes.chunks_exact(S::LANES);
+    for vector in &mut vectors {
+        // SAFETY: a whole vector is there.
+        sums = simd.add_i32(sums, unsafe { simd.load_i8_ptr(vector.as_ptr()) });
     }
+    let rest: i32 = vectors.remainder().iter().map(|&code| i32::from(code)).sum();
+    simd.reduce_add_i32(sums).wrapping_add(rest)
 }

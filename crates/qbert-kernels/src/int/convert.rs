@@ -6,7 +6,6 @@
 use super::codes::{Codes, Quantizer, QuantizerLanes};
 use crate::compute::Compute;
 use crate::simd::{Kernel, Simd};
-use crate::threads::Shared;
 use std::ops::Range;
 
 /// Rows of a task.
@@ -20,12 +19,12 @@ impl Compute {
     pub fn quantize(&self, values: &[f32], codes: &mut Codes, quantizer: Quantizer) {
         let (rows, cols, stride) = (codes.rows(), codes.cols(), codes.stride());
         assert!(values.len() == rows * cols, "{} values for {rows}×{cols} codes", values.len());
-        let base = Shared(codes.as_mut_ptr());
-        self.threads().for_each(rows.div_ceil(ROWS), |task| {
+        if values.is_empty() {
+            return;
+        }
+        self.threads().for_each_chunk([codes.stored_rows_mut()], [ROWS * stride], |task, [codes]| {
             let own = rows_of(task, rows);
             let values = &values[own.start * cols..own.end * cols];
-            // SAFETY: these rows of codes exist, and no other task has them.
-            let codes = unsafe { base.get().add(own.start * stride) };
             self.kernels().run(Quantize { values, cols, codes, stride, quantizer });
         });
     }
@@ -53,8 +52,8 @@ fn rows_of(task: usize, rows: usize) -> Range<usize> {
 struct Quantize<'a> {
     values: &'a [f32],
     cols: usize,
-    /// The first row's codes.
-    codes: *mut i8,
+    /// Rows of `stride` bytes: `cols` codes and room for a whole vector.
+    codes: &'a mut [i8],
     stride: usize,
     quantizer: Quantizer,
 }
@@ -65,11 +64,12 @@ impl Kernel for Quantize<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let lanes = QuantizerLanes::new(simd, &self.quantizer);
-        for (row, values) in self.values.chunks_exact(self.cols.max(1)).enumerate() {
-            for (index, part) in values.chunks(S::LANES).enumerate() {
-                let codes = lanes.codes(simd, simd.load_partial(part));
-                // SAFETY: the row exists and has room for whole vectors.
-                unsafe { simd.store_i8_ptr(self.codes.add(row * self.stride + index * S::LANES), codes) };
+        let rows = self.values.chunks_exact(self.cols).zip(self.codes.chunks_exact_mut(self.stride));
+        for (values, codes) in rows {
+            for (part, codes) in values.chunks(S::LANES).zip(codes.chunks_exact_mut(S::LANES)) {
+                let lanes = lanes.codes(simd, simd.load_partial(part));
+                // SAFETY: a whole vector is there.
+                unsafe { simd.store_i8_ptr(codes.as_mut_ptr(), lanes) };
             }
         }
     }
@@ -89,12 +89,11 @@ impl Kernel for Dequantize<'_> {
     fn run<S: Simd>(self, simd: S) {
         let zero = simd.splat_u32(self.quantizer.shifted_zero().cast_unsigned());
         let step = simd.splat(self.quantizer.step);
-        assert!(self.rows.end <= self.codes.rows());
         for (row, values) in self.rows.zip(self.values.chunks_exact_mut(self.codes.cols())) {
-            for (index, part) in values.chunks_mut(S::LANES).enumerate() {
-                // SAFETY: the row exists and is padded to whole vectors.
-                let codes =
-                    unsafe { simd.load_i8_ptr(self.codes.as_ptr().add(row * self.codes.stride() + index * S::LANES)) };
+            let codes = self.codes.stored_row(row).chunks_exact(S::LANES);
+            for (part, codes) in values.chunks_mut(S::LANES).zip(codes) {
+                // SAFETY: a whole vector is there.
+                let codes = unsafe { simd.load_i8_ptr(codes.as_ptr()) };
                 simd.store_partial(part, simd.mul(step, simd.to_f32(simd.sub_i32(codes, zero))));
             }
         }

@@ -1,4 +1,4 @@
-//! From exact integer sums to what the next operation reads, in one pass over a micro-tile.
+//! From exact integer sums to what the next operation reads, in one pass over a tile.
 //!
 //! ```text
 //! y_n = Δa · ( Δw_n·f32(S - z·ΣW_n) + w0_n·f32(ΣA - z·K) ) + b_n
@@ -11,39 +11,48 @@
 use super::codes::{Quantizer, QuantizerLanes};
 use super::params::LinearParams;
 use super::tile::PANEL;
+use crate::shared_matrix::SharedMatrix;
 use crate::simd::math::gelu_of_each;
 use crate::simd::{Kernel, Simd};
+use std::ops::Range;
 
-/// Where a layer's results go, by address: the first element of the matrix and the distance of rows.
+/// Where a layer's results go: a matrix whose parts are written by different tasks. Rows of codes are whole cache lines.
 #[derive(Clone, Copy)]
-pub(super) enum Target {
-    Sums(*mut i32, usize),
-    Float(*mut f32, usize),
-    Add(*mut f32, usize),
-    Codes(*mut i8, usize, Quantizer),
-    Gelu(*mut i8, usize, Quantizer),
+pub(super) enum Target<'a> {
+    Sums(SharedMatrix<'a, i32>),
+    Float(SharedMatrix<'a, f32>),
+    Add(SharedMatrix<'a, f32>),
+    Codes(SharedMatrix<'a, i8>, Quantizer),
+    Gelu(SharedMatrix<'a, i8>, Quantizer),
 }
 
-impl Target {
-    /// Asks for the cache lines of a micro-tile's results, which are written (or added to) only after its products.
+impl Target<'_> {
+    /// Asks for the cache lines of a tile's results, which are written (or added to) only after its products.
     #[inline]
-    pub(super) fn prefetch(&self, rows: std::ops::Range<usize>, neuron: usize) {
-        let lines = |address: *const u8, row_bytes: usize, width: usize| {
-            for row in rows.clone() {
-                for line in (0..width).step_by(LINE) {
-                    prefetch(address.wrapping_add(row * row_bytes + line));
-                }
+    pub(super) fn prefetch(&self, rows: Range<usize>, neuron: usize) {
+        match self {
+            Self::Sums(matrix) => prefetch_panel(matrix, rows, neuron),
+            Self::Float(matrix) | Self::Add(matrix) => prefetch_panel(matrix, rows, neuron),
+            Self::Codes(matrix, _) | Self::Gelu(matrix, _) => prefetch_panel(matrix, rows, neuron),
+        }
+    }
+
+    /// Checks that the matrix has these rows and neurons, and room for whole panels where whole vectors are stored.
+    fn check(&self, rows: Range<usize>, neurons: Range<usize>) {
+        match self {
+            Self::Sums(matrix) => _ = matrix.block(rows, neurons),
+            Self::Float(matrix) | Self::Add(matrix) => _ = matrix.block(rows, neurons),
+            Self::Codes(matrix, _) | Self::Gelu(matrix, _) => {
+                _ = matrix.block(rows, neurons.start..neurons.start + PANEL);
             }
-        };
-        let float = size_of::<f32>();
-        match *self {
-            Self::Sums(base, stride) => lines(base.wrapping_add(neuron).cast(), stride * float, PANEL * float),
-            Self::Float(base, stride) | Self::Add(base, stride) => {
-                lines(base.wrapping_add(neuron).cast(), stride * float, PANEL * float);
-            }
-            Self::Codes(base, stride, _) | Self::Gelu(base, stride, _) => {
-                lines(base.wrapping_add(neuron).cast(), stride, PANEL);
-            }
+        }
+    }
+}
+
+fn prefetch_panel<T>(matrix: &SharedMatrix<'_, T>, rows: Range<usize>, neuron: usize) {
+    for row in rows {
+        for offset in (0..PANEL).step_by(LINE / size_of::<T>()) {
+            prefetch(matrix.address(row, neuron + offset).cast());
         }
     }
 }
@@ -61,22 +70,47 @@ fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// One micro-tile of sums on its way to its target.
+/// One tile of sums on its way to its target.
 pub(super) struct Finish<'a> {
-    /// `rows` rows of 32 integers `S - z·ΣW`.
-    pub(super) sums: *const i32,
+    /// Rows of 32 integers `S - z·ΣW`.
+    sums: &'a [i32],
     /// `f32(ΣA - z·K)` of each row.
-    pub(super) row_terms: &'a [f32],
+    row_terms: &'a [f32],
+    params: &'a LinearParams,
+    /// Step of the input's codes.
+    step: f32,
+    target: Target<'a>,
+    /// Row of the target where the tile begins.
+    row: usize,
+    /// First neuron of the tile.
+    neuron: usize,
+    /// Neurons that exist, at most 32.
+    neurons: usize,
+}
+
+/// What turns a layer's sums into its results: the same for all tiles.
+pub(super) struct Epilogue<'a> {
     pub(super) params: &'a LinearParams,
     /// Step of the input's codes.
     pub(super) step: f32,
-    pub(super) target: Target,
-    /// Row of the target where the tile begins.
-    pub(super) row: usize,
-    /// First neuron of the tile.
-    pub(super) neuron: usize,
-    /// Neurons that exist, at most 32.
-    pub(super) neurons: usize,
+    pub(super) target: Target<'a>,
+}
+
+impl<'a> Epilogue<'a> {
+    /// The kernel that finishes the tile whose first sum belongs to `row` and `neuron`.
+    ///
+    /// # Safety
+    /// Nobody else may use the tile's rows and neurons of the target until the kernel has run.
+    ///
+    /// # Panics
+    /// When there are not 32 sums for every row term, or the target does not have the tile.
+    pub(super) unsafe fn finish(&self, sums: &'a [i32], row_terms: &'a [f32], row: usize, neuron: usize) -> Finish<'a> {
+        let &Self { params, step, target } = self;
+        let neurons = PANEL.min(params.neurons() - neuron);
+        assert!(sums.len() >= row_terms.len() * PANEL, "{} sums for {} rows", sums.len(), row_terms.len());
+        target.check(row..row + row_terms.len(), neuron..neuron + neurons);
+        Finish { sums, row_terms, params, step, target, row, neuron, neurons }
+    }
 }
 
 impl Kernel for Finish<'_> {
@@ -84,29 +118,29 @@ impl Kernel for Finish<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        // SAFETY: the addresses of every kind of target are inside the rows and neurons that whoever made this promised;
-        // rows of codes have room for whole panels.
+        // SAFETY: `Epilogue::finish` checked that the target has the tile's rows and neurons (whole panels of codes), and
+        // its caller promised that they are ours.
         unsafe {
             match self.target {
-                Target::Sums(base, stride) => self.copy_sums(base, stride),
-                Target::Float(base, stride) => self.each_vector(simd, |place, y| {
-                    simd.store_first_ptr(base.add(place.at(stride)), place.count, y);
+                Target::Sums(matrix) => self.copy_sums(matrix),
+                Target::Float(matrix) => self.each_vector(simd, |place, y| {
+                    simd.store_first_ptr(place.in_matrix(matrix), place.count, y);
                 }),
-                Target::Add(base, stride) => self.each_vector(simd, |place, y| {
-                    let address = base.add(place.at(stride));
+                Target::Add(matrix) => self.each_vector(simd, |place, y| {
+                    let address = place.in_matrix(matrix);
                     let sum = simd.add(y, simd.load_first_ptr(address, place.count));
                     simd.store_first_ptr(address, place.count, sum);
                 }),
-                Target::Codes(base, stride, quantizer) => {
+                Target::Codes(matrix, quantizer) => {
                     let lanes = QuantizerLanes::new(simd, &quantizer);
                     self.each_vector(simd, |place, y| {
-                        simd.store_i8_ptr(base.add(place.at(stride)), lanes.codes(simd, y));
+                        simd.store_i8_ptr(place.in_matrix(matrix), lanes.codes(simd, y));
                     });
                 }
-                Target::Gelu(base, stride, quantizer) => {
+                Target::Gelu(matrix, quantizer) => {
                     let lanes = QuantizerLanes::new(simd, &quantizer);
                     self.each_vectors(simd, gelu_of_each::<S, TOGETHER>, gelu_of_each::<S, 1>, |place, y| {
-                        simd.store_i8_ptr(base.add(place.at(stride)), lanes.codes(simd, y));
+                        simd.store_i8_ptr(place.in_matrix(matrix), lanes.codes(simd, y));
                     });
                 }
             }
@@ -128,8 +162,8 @@ struct Place {
 
 impl Place {
     #[inline(always)]
-    fn at(self, stride: usize) -> usize {
-        self.row * stride + self.neuron
+    fn in_matrix<T>(self, matrix: SharedMatrix<'_, T>) -> *mut T {
+        matrix.address(self.row, self.neuron)
     }
 }
 
@@ -158,7 +192,7 @@ impl Finish<'_> {
     #[inline(always)]
     unsafe fn y<S: Simd>(&self, simd: S, neurons: &Neurons<S>, row: usize, offset: usize) -> S::F32 {
         // SAFETY: a row of the tile has 32 sums.
-        let sum = unsafe { simd.load_i32_ptr(self.sums.add(row * PANEL + offset)) };
+        let sum = unsafe { simd.load_i32_ptr(self.sums.as_ptr().add(row * PANEL + offset)) };
         let codes = simd.mul(neurons.step, simd.to_f32(sum));
         let inner = simd.add(codes, simd.mul(neurons.low, simd.splat(self.row_terms[row])));
         simd.add(simd.mul(simd.splat(self.step), inner), neurons.bias)
@@ -219,13 +253,11 @@ impl Finish<'_> {
 
     /// # Safety
     /// As [`Finish::each_vector`], and the target must have the tile's rows and neurons.
-    unsafe fn copy_sums(&self, base: *mut i32, stride: usize) {
-        for row in 0..self.row_terms.len() {
-            // SAFETY: the caller's promises.
-            unsafe {
-                let target = base.add((self.row + row) * stride + self.neuron);
-                std::ptr::copy_nonoverlapping(self.sums.add(row * PANEL), target, self.neurons);
-            }
+    unsafe fn copy_sums(&self, matrix: SharedMatrix<'_, i32>) {
+        for (row, sums) in self.sums.chunks_exact(PANEL).take(self.row_terms.len()).enumerate() {
+            let target = matrix.address(self.row + row, self.neuron);
+            // SAFETY: at most 32 sums are copied; the target has room for them, as the caller promises.
+            unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), target, self.neurons) };
         }
     }
 }

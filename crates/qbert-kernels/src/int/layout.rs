@@ -18,6 +18,8 @@
 //!
 //! Not for embedding tables: those are looked up row by row and are stored as rows ([`super::EmbeddingRows`]).
 
+use std::ops::Range;
+
 /// Output neurons of a tile.
 pub const TILE_NEURONS: usize = 16;
 /// Inputs of a block.
@@ -195,8 +197,13 @@ impl<'a> PackedWeights<'a> {
 
     /// The bytes of one tile.
     pub(super) fn tile(&self, tile: usize) -> &'a [u8] {
+        self.tile_range(tile..tile + 1)
+    }
+
+    /// The bytes of some tiles.
+    pub(super) fn tile_range(&self, tiles: Range<usize>) -> &'a [u8] {
         let length = self.blocks() * block_bytes(self.bits);
-        &self.bytes[tile * length..][..length]
+        &self.bytes[tiles.start * length..tiles.end * length]
     }
 
     fn block(&self, tile: usize, block: usize) -> &'a [u8] {

@@ -5,13 +5,16 @@
 //! its sums are in the first-level cache. With few tokens the panels are shared out between threads, with many the rows.
 //! Sums are exact and every output element is finished alone, so no split changes a bit of the result.
 
-use super::codes::{Codes, Quantizer, row_sum};
-use super::epilogue::{Finish, Target};
-use super::layout::{BLOCK_CELLS, CELL, PackedWeights, TILE_NEURONS};
+use super::codes::{Codes, Quantizer, sum_of_codes};
+use super::epilogue::{Epilogue, Target};
+use super::layout::{BLOCK_CELLS, CELL, PackedWeights};
+use super::multiplier::Multiplier;
 use super::params::LinearParams;
-use super::tile::{MAX_ROWS, Multiplier, PANEL, Tile};
+use super::tile::{PANEL, Tile};
 use crate::compute::Compute;
 use crate::gemm::MatMut;
+use crate::scratch::{Parts, part_bytes};
+use crate::shared_matrix::SharedMatrix;
 use crate::simd::{Kernel, Simd};
 use std::ops::Range;
 
@@ -64,7 +67,7 @@ impl Compute {
     pub fn linear<const N: usize>(&self, input: LinearInput<'_>, layers: [LinearLayer<'_>; N]) {
         let plans = layers.map(|layer| {
             let target = target(layer.output, input.codes.rows(), layer.weights.neurons());
-            Plan::new(self, input, (layer.weights, layer.params), target)
+            Plan::new(self, input, layer.weights, layer.params, target)
         });
         let plans = &plans;
         let tasks = plans.iter().map(Plan::tasks).sum();
@@ -72,7 +75,8 @@ impl Compute {
             let mut task = task;
             for plan in plans {
                 if task < plan.tasks() {
-                    return plan.run(self, task);
+                    // SAFETY: each task of a plan is run once.
+                    return unsafe { plan.run(self, task) };
                 }
                 task -= plan.tasks();
             }
@@ -84,25 +88,21 @@ impl Compute {
 pub(super) struct Plan<'a> {
     input: LinearInput<'a>,
     weights: PackedWeights<'a>,
-    params: &'a LinearParams,
-    target: Target,
+    epilogue: Epilogue<'a>,
     multiplier: Multiplier,
     row_blocks: usize,
     /// Runs of panels that the neurons are cut into.
     runs: usize,
 }
 
-// SAFETY: the target's address is the only thing that is not Sync by itself; tasks write disjoint parts of it.
-unsafe impl Sync for Plan<'_> {}
-
 impl<'a> Plan<'a> {
-    /// The target must have as many rows as the input and as many columns as there are neurons, and be nobody else's
-    /// while tasks run.
+    /// Checks the shapes, except for the target's, which is checked tile by tile.
     pub(super) fn new(
         compute: &Compute,
         input: LinearInput<'a>,
-        (weights, params): (PackedWeights<'a>, &'a LinearParams),
-        target: Target,
+        weights: PackedWeights<'a>,
+        params: &'a LinearParams,
+        target: Target<'a>,
     ) -> Self {
         let (rows, inputs, neurons) = (input.codes.rows(), weights.inputs(), weights.neurons());
         assert!(input.codes.cols() == inputs, "{} codes a token for {inputs} inputs", input.codes.cols());
@@ -111,8 +111,8 @@ impl<'a> Plan<'a> {
         let panels = neurons.div_ceil(PANEL);
         let wanted = if compute.threads().count() == 1 { 1 } else { TASKS_PER_THREAD * compute.threads().count() };
         let runs = wanted.div_ceil(row_blocks.max(1)).clamp(1, panels);
-        let multiplier = Multiplier::of(compute.kernels());
-        Self { input, weights, params, target, multiplier, row_blocks, runs }
+        let epilogue = Epilogue { params, step: input.quantizer.step, target };
+        Self { input, weights, epilogue, multiplier: compute.kernels().multiplier(), row_blocks, runs }
     }
 
     pub(super) fn tasks(&self) -> usize {
@@ -130,105 +130,128 @@ impl<'a> Plan<'a> {
     }
 
     /// Computes one task's part of the result.
-    pub(super) fn run(&self, compute: &Compute, task: usize) {
+    ///
+    /// # Safety
+    /// Nobody else may run this task, or use its part of the target, meanwhile.
+    pub(super) unsafe fn run(&self, compute: &Compute, task: usize) {
         let rows = self.rows(task);
         let panels = share(self.weights.neurons().div_ceil(PANEL), self.runs, task % self.runs);
-        let cells = self.weights.blocks() * BLOCK_CELLS * CELL;
-        let floats = (2 * cells + MAX_ROWS * PANEL * size_of::<i32>()) / size_of::<f32>() + rows.len();
-        let mut scratch = compute.scratch(floats);
-        let base = scratch.as_mut_ptr();
-        // SAFETY: that many floats were asked for; the three parts do not overlap, and floats and integers may hold any
-        // bits.
-        let (cells, sums, row_terms) = unsafe {
-            let sums = base.add(2 * cells / size_of::<f32>());
-            let row_terms = sums.add(MAX_ROWS * PANEL);
-            (
-                std::slice::from_raw_parts_mut(base.cast::<u8>(), 2 * cells),
-                sums.cast::<i32>(),
-                std::slice::from_raw_parts_mut(row_terms, rows.len()),
-            )
-        };
-        compute.kernels().run(RowTerms { input: self.input, first: rows.start, terms: row_terms });
+        let mut scratch = compute.scratch(Buffers::bytes(self, rows.len()));
+        let mut buffers = Buffers::new(self, rows.len(), scratch.parts());
+        compute.kernels().run(RowTerms { input: self.input, first: rows.start, terms: buffers.row_terms });
         for panel in panels {
-            let (address, half_step) = self.panel(panel, cells);
-            let start = self.start(panel);
-            let height = self.multiplier.rows(self.weights.bits());
-            let tiles = rows.len().div_ceil(height);
-            for part in (0..tiles).map(|index| share(rows.len(), tiles, index)) {
-                let (row, neuron) = (rows.start + part.start, panel * PANEL);
-                self.target.prefetch(row..row + part.len(), neuron);
-                // SAFETY: the rows are inside the input, whose rows are padded to whole cells; the panel was widened or
-                // is read in place; `sums` has room for a whole tile.
-                unsafe {
-                    self.multiplier.multiply(&Tile {
-                        rows: part.len(),
-                        a: self.input.codes.as_ptr().add(row * self.input.codes.stride()),
-                        a_row: self.input.codes.stride(),
-                        cells: address,
-                        half_step,
-                        steps: self.weights.blocks() * BLOCK_CELLS,
-                        bits: self.weights.bits(),
-                        start: start.as_ptr(),
-                        sums,
-                        sums_row: PANEL,
-                    });
-                }
-                let neurons = PANEL.min(self.weights.neurons() - neuron);
-                let (params, step, target) = (self.params, self.input.quantizer.step, self.target);
-                let row_terms = &row_terms[part];
-                compute.kernels().run(Finish { sums, row_terms, params, step, target, row, neuron, neurons });
-            }
+            // SAFETY: the panel's neurons of these rows are this task's part of the target.
+            unsafe { self.run_panel(compute, panel, rows.clone(), &mut buffers) };
         }
     }
 
-    /// Where the cells of a panel are, and how far apart its two tiles: in `room`, or in the weights themselves. Where
-    /// there is only one tile left, it stands for both.
-    fn panel(&self, panel: usize, room: &mut [u8]) -> (*const u8, usize) {
+    /// Multiplies some rows with one panel.
+    ///
+    /// # Safety
+    /// Nobody else may use the panel's neurons of these rows of the target meanwhile.
+    unsafe fn run_panel(&self, compute: &Compute, panel: usize, rows: Range<usize>, buffers: &mut Buffers<'_>) {
+        let Buffers { cells, sums, row_terms } = buffers;
+        let (cells, half_step) = self.panel(panel, cells);
+        let start = self.start(panel);
+        let (codes, neuron) = (self.input.codes, panel * PANEL);
+        let tiles = rows.len().div_ceil(self.multiplier.rows(self.weights.bits()));
+        for part in (0..tiles).map(|index| share(rows.len(), tiles, index)) {
+            let row = rows.start + part.start;
+            self.epilogue.target.prefetch(row..row + part.len(), neuron);
+            self.multiplier.multiply(Tile {
+                rows: part.len(),
+                a: &codes.stored()[row * codes.stride()..],
+                a_row: codes.stride(),
+                cells,
+                half_step,
+                steps: self.weights.blocks() * BLOCK_CELLS,
+                bits: self.weights.bits(),
+                start: &start,
+                sums,
+                sums_row: PANEL,
+            });
+            // SAFETY: passed on from the caller.
+            compute.kernels().run(unsafe { self.epilogue.finish(sums, &row_terms[part], row, neuron) });
+        }
+    }
+
+    /// The cells of a panel in the multiplier's order, and how far apart its two tiles are: in `room`, or in the weights
+    /// themselves. Where there is only one tile left, it stands for both.
+    fn panel<'b>(&'b self, panel: usize, room: &'b mut [u8]) -> (&'b [u8], usize) {
         let tiles = 2 * panel..self.weights.tiles().min(2 * panel + 2);
-        let first = self.weights.tile(tiles.start);
-        if self.weights.bits() == 8 {
-            return (first.as_ptr(), if tiles.len() == 2 { first.len() } else { 0 });
+        let (bits, both) = (self.weights.bits(), tiles.len() == 2);
+        if bits == 8 && self.multiplier.reads_stored_cells() {
+            let stored = self.weights.tile_range(tiles);
+            return (stored, if both { stored.len() / 2 } else { 0 });
         }
         let half = room.len() / 2;
-        for (tile, room) in tiles.clone().zip(room.chunks_exact_mut(half)) {
-            self.multiplier.widen(self.weights.bits(), self.weights.tile(tile), room);
+        for (tile, cells) in tiles.zip(room.chunks_exact_mut(half)) {
+            self.multiplier.widen(bits, self.weights.tile(tile), cells);
+            self.multiplier.rearrange(cells);
         }
-        (room.as_ptr(), if tiles.len() == 2 { half } else { 0 })
+        (room, if both { half } else { 0 })
     }
 
     /// What the sums of a panel start from: `-z·ΣW`, the zero point as the stored codes have it.
     fn start(&self, panel: usize) -> [i32; PANEL] {
         let zero = self.input.quantizer.shifted_zero();
-        let sums = &self.params.code_sums[panel * PANEL..][..PANEL];
+        let sums = &self.epilogue.params.code_sums[panel * PANEL..][..PANEL];
         std::array::from_fn(|neuron| sums[neuron].wrapping_mul(-zero))
     }
 }
 
-/// Checks an output's shape and takes its address.
-fn target(output: LinearOutput<'_>, rows: usize, neurons: usize) -> Target {
+/// The scratch memory of a task.
+struct Buffers<'a> {
+    /// A panel's two tiles of widened cells.
+    cells: &'a mut [u8],
+    /// A tile of sums.
+    sums: &'a mut [i32],
+    /// `f32(ΣA - z·K)` of every row.
+    row_terms: &'a mut [f32],
+}
+
+impl<'a> Buffers<'a> {
+    fn lengths(plan: &Plan<'_>) -> (usize, usize) {
+        let cells = 2 * plan.weights.blocks() * BLOCK_CELLS * CELL;
+        (cells, plan.multiplier.rows(plan.weights.bits()) * PANEL)
+    }
+
+    fn bytes(plan: &Plan<'_>, rows: usize) -> usize {
+        let (cells, sums) = Self::lengths(plan);
+        part_bytes::<u8>(cells) + part_bytes::<i32>(sums) + part_bytes::<f32>(rows)
+    }
+
+    fn new(plan: &Plan<'_>, rows: usize, mut parts: Parts<'a>) -> Self {
+        let (cells, sums) = Self::lengths(plan);
+        Self { cells: parts.take(cells), sums: parts.take(sums), row_terms: parts.take(rows) }
+    }
+}
+
+/// Checks an output's shape.
+fn target(output: LinearOutput<'_>, rows: usize, neurons: usize) -> Target<'_> {
     let check = |found: (usize, usize)| {
         assert!(found == (rows, neurons), "an output of {found:?} for {rows} tokens and {neurons} neurons");
     };
     match output {
         LinearOutput::Sums(sums) => {
             assert!(sums.len() == rows * neurons, "{} sums for {rows} tokens and {neurons} neurons", sums.len());
-            Target::Sums(sums.as_mut_ptr(), neurons)
+            Target::Sums(SharedMatrix::new(sums, rows, neurons, neurons))
         }
         LinearOutput::Float(matrix) => {
             check((matrix.rows, matrix.cols));
-            Target::Float(matrix.data.as_mut_ptr(), matrix.row_stride)
+            Target::Float(SharedMatrix::new(matrix.data, rows, neurons, matrix.row_stride))
         }
         LinearOutput::Add(matrix) => {
             check((matrix.rows, matrix.cols));
-            Target::Add(matrix.data.as_mut_ptr(), matrix.row_stride)
+            Target::Add(SharedMatrix::new(matrix.data, rows, neurons, matrix.row_stride))
         }
         LinearOutput::Codes(codes, quantizer) => {
             check((codes.rows(), codes.cols()));
-            Target::Codes(codes.as_mut_ptr(), codes.stride(), quantizer)
+            Target::Codes(codes.shared(), quantizer)
         }
         LinearOutput::Gelu(codes, quantizer) => {
             check((codes.rows(), codes.cols()));
-            Target::Gelu(codes.as_mut_ptr(), codes.stride(), quantizer)
+            Target::Gelu(codes.shared(), quantizer)
         }
     }
 }
@@ -255,12 +278,8 @@ impl Kernel for RowTerms<'_> {
         let codes = self.input.codes;
         let zeros = self.input.quantizer.shifted_zero() * codes.cols() as i32;
         for (index, term) in self.terms.iter_mut().enumerate() {
-            assert!(self.first + index < codes.rows());
-            // SAFETY: the row is inside the matrix.
-            let sum = unsafe { row_sum(simd, codes.as_ptr().add((self.first + index) * codes.stride()), codes.cols()) };
+            let sum = sum_of_codes(simd, &codes.stored_row(self.first + index)[..codes.cols()]);
             *term = (sum - zeros) as f32;
         }
     }
 }
-
-const _: () = assert!(PANEL == 2 * TILE_NEURONS);

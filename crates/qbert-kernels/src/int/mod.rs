@@ -35,9 +35,12 @@ mod embedding;
 mod epilogue;
 mod layout;
 mod linear;
+mod multiplier;
 mod norm;
 mod params;
 mod portable;
+#[cfg(test)]
+mod rearranged;
 mod softmax;
 mod tile;
 #[cfg(target_arch = "x86_64")]
@@ -49,11 +52,7 @@ pub use codes::{Codes, Quantizer};
 pub use embedding::{EmbeddingRows, EmbeddingTable};
 pub use layout::{BLOCK_INPUTS, LayoutError, MOST_INPUTS, PackedWeights, TILE_NEURONS, pack, packed_len};
 pub use linear::{LinearInput, LinearLayer, LinearOutput};
+pub use multiplier::Multiplier;
 pub use norm::NormOutput;
 pub use params::LinearParams;
 pub use wide::{Neurons, WideWeights};
-
-/// Which multiplier runs with an instruction set: `avx512-vnni`, `avx2` or `portable`.
-pub fn multiplier_name(kernels: crate::Kernels) -> &'static str {
-    tile::Multiplier::of(kernels).name()
-}

@@ -12,9 +12,9 @@ use super::linear::{LinearInput, Plan};
 use super::params::LinearParams;
 use crate::compute::Compute;
 use crate::layer_norm::{LayerNorm, Plain, Row, SquaredDistance};
+use crate::shared_matrix::SharedMatrix;
 use crate::simd::loops::sums;
 use crate::simd::{Kernel, Simd};
-use crate::threads::Shared;
 use std::ops::Range;
 
 /// Rows that a task of LayerNorm alone takes.
@@ -31,12 +31,11 @@ pub struct NormOutput<'a> {
     pub codes: Option<(&'a mut Codes, Quantizer)>,
 }
 
-/// [`NormOutput`], checked, by address: tasks take disjoint rows.
+/// [`NormOutput`], checked, for tasks that take disjoint rows.
 struct Target<'a> {
     norm: LayerNorm<'a>,
-    hidden: Shared<f32>,
-    codes: Option<(Shared<i8>, usize, Quantizer)>,
-    rows: usize,
+    hidden: SharedMatrix<'a, f32>,
+    codes: Option<(SharedMatrix<'a, i8>, Quantizer)>,
 }
 
 impl<'a> Target<'a> {
@@ -49,34 +48,48 @@ impl<'a> Target<'a> {
         let codes = codes.map(|(codes, quantizer)| {
             let found = (codes.rows(), codes.cols());
             assert!(found == (rows, width), "codes of {found:?} for a hidden state of {rows}×{width}");
-            let stride = codes.stride();
-            (Shared(codes.as_mut_ptr()), stride, quantizer)
+            (codes.shared(), quantizer)
         });
-        Self { norm, hidden: Shared(hidden.as_mut_ptr()), codes, rows }
+        Self { norm, hidden: SharedMatrix::new(hidden, rows, width, width), codes }
     }
 
     /// Normalizes some rows.
     ///
     /// # Safety
-    /// The rows must exist, and nobody else may use them meanwhile.
+    /// Nobody else may use these rows meanwhile.
     unsafe fn run(&self, compute: &Compute, rows: Range<usize>) {
-        let width = self.norm.gamma.len();
-        // SAFETY: the rows are inside the hidden state and ours alone.
-        let hidden =
-            unsafe { std::slice::from_raw_parts_mut(self.hidden.get().add(rows.start * width), rows.len() * width) };
-        let codes = self.codes.as_ref().map(|(base, stride, quantizer)| {
-            // SAFETY: the codes have the same rows.
-            (unsafe { base.get().add(rows.start * stride) }, *stride, *quantizer)
+        // SAFETY: the rows are ours alone, as the caller promises; so for the codes.
+        let hidden = unsafe { self.hidden.rows_mut(rows.clone()) };
+        let codes = self.codes.map(|(matrix, quantizer)| CodeRows {
+            // SAFETY: as above.
+            codes: unsafe { matrix.rows_mut(rows) },
+            stride: matrix.stride(),
+            quantizer,
         });
         compute.kernels().run(NormRows { norm: self.norm, hidden, codes });
     }
 }
 
-/// LayerNorm of whole rows in place; codes, if any, at an address with a row stride.
+/// LayerNorm of whole rows in place, and their codes, if any.
 struct NormRows<'a> {
     norm: LayerNorm<'a>,
     hidden: &'a mut [f32],
-    codes: Option<(*mut i8, usize, Quantizer)>,
+    codes: Option<CodeRows<'a>>,
+}
+
+/// Rows of `stride` bytes that take the codes of as many rows of values.
+struct CodeRows<'a> {
+    codes: &'a mut [i8],
+    stride: usize,
+    quantizer: Quantizer,
+}
+
+impl CodeRows<'_> {
+    /// The address of a row's codes, after a check that it has room for `columns` of them.
+    #[inline(always)]
+    fn row(&mut self, index: usize, columns: usize) -> *mut i8 {
+        self.codes[index * self.stride..][..self.stride][..columns].as_mut_ptr()
+    }
 }
 
 impl Kernel for NormRows<'_> {
@@ -84,19 +97,20 @@ impl Kernel for NormRows<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { norm, hidden, codes } = self;
+        let Self { norm, hidden, mut codes } = self;
         let width = norm.gamma.len();
         for (index, row) in hidden.chunks_exact_mut(width).enumerate() {
             let [total] = sums(simd, &Plain, [&*row]);
             let mean = total / width as f32;
             let [squares] = sums(simd, &SquaredDistance(mean), [&*row]);
             let numbers = Row { mean, rstd: 1.0 / (squares / width as f32 + norm.epsilon).sqrt() };
-            match codes {
-                Some((base, stride, quantizer)) => {
-                    let lanes = QuantizerLanes::new(simd, &quantizer);
+            match &mut codes {
+                Some(codes) => {
+                    let lanes = QuantizerLanes::new(simd, &codes.quantizer);
+                    let target = codes.row(index, width.next_multiple_of(S::LANES));
                     normalize(simd, numbers, &norm, row, |col, value| {
-                        // SAFETY: rows of codes have room for whole vectors.
-                        unsafe { simd.store_i8_ptr(base.add(index * stride + col), lanes.codes(simd, value)) };
+                        // SAFETY: the row has room for whole vectors.
+                        unsafe { simd.store_i8_ptr(target.add(col), lanes.codes(simd, value)) };
                     });
                 }
                 None => normalize(simd, numbers, &norm, row, |_, _| {}),
@@ -131,8 +145,7 @@ impl Compute {
     /// # Panics
     /// When shapes do not fit together.
     pub fn norm_to_codes(&self, output: NormOutput<'_>) {
-        let target = Target::new(output);
-        self.norm_rows(&target);
+        self.norm_rows(Target::new(output));
     }
 
     /// `hidden = LayerNorm(hidden + linear(input))` and its codes, over all threads: both ends of an encoder layer.
@@ -149,25 +162,30 @@ impl Compute {
         let (rows, width) = (input.codes.rows(), weights.neurons());
         assert!(output.norm.gamma.len() == width, "γ of {} columns for {width} neurons", output.norm.gamma.len());
         let target = Target::new(output);
-        assert!(target.rows == rows, "a hidden state of {} rows for {rows} tokens", target.rows);
-        let sum = epilogue::Target::Add(target.hidden.get(), width);
-        let plan = Plan::new(self, input, (weights, params), sum);
+        let found = target.hidden.rows();
+        assert!(found == rows, "a hidden state of {found} rows for {rows} tokens");
+        let plan = Plan::new(self, input, weights, params, epilogue::Target::Add(target.hidden));
         if plan.has_whole_rows() {
             self.threads().for_each(plan.tasks(), |task| {
-                plan.run(self, task);
-                // SAFETY: the task's rows are complete now, and no other task has them.
-                unsafe { target.run(self, plan.rows(task)) };
+                // SAFETY: each task runs once. Its rows are complete after the first line, and no other task has them.
+                unsafe {
+                    plan.run(self, task);
+                    target.run(self, plan.rows(task));
+                }
             });
         } else {
-            self.threads().for_each(plan.tasks(), |task| plan.run(self, task));
-            self.norm_rows(&target);
+            // SAFETY: each task runs once, and the rows are normalized after all of them.
+            self.threads().for_each(plan.tasks(), |task| unsafe { plan.run(self, task) });
+            self.norm_rows(target);
         }
     }
 
-    fn norm_rows(&self, target: &Target<'_>) {
-        self.threads().for_each(target.rows.div_ceil(ROWS), |task| {
-            let rows = task * ROWS..target.rows.min((task + 1) * ROWS);
-            // SAFETY: these rows exist, and no other task has them.
+    /// Normalizes all rows.
+    fn norm_rows(&self, target: Target<'_>) {
+        let rows = target.hidden.rows();
+        self.threads().for_each(rows.div_ceil(ROWS), |task| {
+            let rows = task * ROWS..rows.min((task + 1) * ROWS);
+            // SAFETY: no other task has these rows.
             unsafe { target.run(self, rows) };
         });
     }

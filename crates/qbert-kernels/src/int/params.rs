@@ -1,7 +1,8 @@
 //! What a linear layer needs besides its codes: one step, offset, code sum and bias per output neuron.
 
 use super::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, PackedWeights, TILE_NEURONS};
-use super::tile::{Multiplier, PANEL};
+use super::multiplier::Multiplier;
+use super::tile::PANEL;
 use crate::cpu::Kernels;
 
 /// The numbers of every output neuron `n`: a weight is `Δ_n · W + w0_n`, and `b_n` is added to the sum.
@@ -24,7 +25,7 @@ impl LinearParams {
     pub fn new(kernels: Kernels, weights: &PackedWeights<'_>, steps: &[f32], lows: &[f32], biases: &[f32]) -> Self {
         let mut params = Self::zeros(weights.neurons());
         params.set(steps, lows, biases);
-        let sums = code_sums(Multiplier::of(kernels), weights);
+        let sums = code_sums(kernels.multiplier(), weights);
         // Whole tiles of neurons: no more than whole panels of them.
         params.code_sums[..sums.len()].copy_from_slice(&sums);
         params

@@ -1,10 +1,39 @@
 //! The reference: plain loops over cells, equal to the other instruction sets to the last bit.
 
 use super::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, TILE_NEURONS, block_bytes, planes};
-use super::tile::{PANEL, Tile};
+use super::multiplier::Multiply;
+use super::tile::{PANEL, TileAddresses};
+use crate::simd::{self, InstructionSet};
+
+/// Runs on any CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Portable;
+
+impl Multiply for Portable {
+    fn detect() -> Option<Self> {
+        Some(Self)
+    }
+
+    fn instruction_set(self) -> InstructionSet {
+        simd::Portable::ANYWHERE.into()
+    }
+
+    fn rows(self, _bits: u8) -> usize {
+        4
+    }
+
+    fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]) {
+        widen(bits, packed, cells);
+    }
+
+    unsafe fn multiply(self, tile: &TileAddresses) {
+        // SAFETY: passed on from the caller.
+        unsafe { multiply(tile) }
+    }
+}
 
 /// Widens the blocks of one tile to a byte per code, cell after cell.
-pub(super) fn widen(bits: u8, packed: &[u8], cells: &mut [u8]) {
+fn widen(bits: u8, packed: &[u8], cells: &mut [u8]) {
     let blocks = packed.chunks_exact(block_bytes(bits)).zip(cells.chunks_exact_mut(BLOCK_CELLS * CELL));
     for (block, cells) in blocks {
         cells.fill(0);
@@ -27,8 +56,8 @@ pub(super) fn widen(bits: u8, packed: &[u8], cells: &mut [u8]) {
 /// One tile of sums.
 ///
 /// # Safety
-/// As [`Tile`] says.
-pub(super) unsafe fn multiply(tile: &Tile) {
+/// As [`TileAddresses`] says.
+unsafe fn multiply(tile: &TileAddresses) {
     for row in 0..tile.rows {
         for half in 0..2 {
             // SAFETY: the tile's own promises: 32 starts, `steps` cells in each half, `rows` rows of `4·steps` codes,

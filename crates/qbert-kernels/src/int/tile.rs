@@ -1,32 +1,43 @@
-//! The micro-kernel's contract, and which implementation runs.
+//! One tile of integer sums: what goes in, what comes out.
 //!
-//! One tile is `rows × 32` sums `start + Σ A'·W`, accumulated in i32 that wraps, so that the result does not depend on
-//! the order of the additions: every instruction set gives the same integers.
+//! A tile is `rows × 32` sums `start + Σ A'·W`, accumulated in i32 that wraps, so that the result does not depend on
+//! the order of the additions: every multiplier gives the same integers.
 //!
 //! `A'` are activation codes minus 128 (`i8`), `W` weight codes (`u8`). This way round, rather than unsigned
 //! activations and signed weights, eight-bit weight codes need no detour, a shift of the zero point by 128 corrects for
 //! the 128, and AVX2's 16-bit pair sums have twice the room.
 
-use super::layout::{BLOCK_CELLS, CELL, TILE_NEURONS};
-#[cfg(target_arch = "x86_64")]
-use super::{avx2, vnni};
-use super::{layout, portable};
-use crate::cpu::Kernels;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::Avx2;
+use super::layout::{CELL, CELL_INPUTS, TILE_NEURONS};
 
-/// Neurons of a panel, two tiles side by side: the width of a micro-tile.
+/// Neurons of a panel, two tiles side by side: the width of a tile of sums.
 pub(super) const PANEL: usize = 2 * TILE_NEURONS;
-/// The most rows of a micro-tile of any instruction set.
-pub(super) const MAX_ROWS: usize = 12;
 
-/// One micro-tile by address.
+/// One tile of sums.
+pub(super) struct Tile<'a> {
+    pub(super) rows: usize,
+    /// Rows of `4·steps` codes, `a_row` bytes apart.
+    pub(super) a: &'a [i8],
+    pub(super) a_row: usize,
+    /// `steps` cells of the first sixteen neurons, and `half_step` bytes later those of the second (0 where there are
+    /// only sixteen: they then stand for both). In the multiplier's order.
+    pub(super) cells: &'a [u8],
+    pub(super) half_step: usize,
+    pub(super) steps: usize,
+    /// Every byte of the cells is below `2^bits`, or the sums are wrong.
+    pub(super) bits: u8,
+    pub(super) start: &'a [i32; PANEL],
+    /// Rows of 32 sums, `sums_row` integers apart.
+    pub(super) sums: &'a mut [i32],
+    pub(super) sums_row: usize,
+}
+
+/// A [`Tile`] by address, as [`super::multiplier::Multiply::multiply`] takes it.
 ///
-/// Whoever makes one promises: `rows` (at most [`MAX_ROWS`]) rows of `4·steps` readable codes at `a`; `steps` readable
-/// cells at `cells` and at `cells + half_step`, whose bytes are below `2^bits`; 32 readable integers at `start`; `rows`
-/// rows of 32 writable integers at `sums`, which overlap nothing else.
+/// Promises: `rows` rows of `4·steps` readable codes at `a`; `steps` readable cells at `cells` and at
+/// `cells + half_step`; 32 readable integers at `start`; `rows` rows of 32 writable integers at `sums`, which overlap
+/// nothing else.
 #[derive(Clone, Copy)]
-pub(super) struct Tile {
+pub(super) struct TileAddresses {
     pub(super) rows: usize,
     pub(super) a: *const i8,
     /// Bytes between rows of `a`.
@@ -42,89 +53,26 @@ pub(super) struct Tile {
     pub(super) sums_row: usize,
 }
 
-/// The integer kernels that go with an instruction set of the float kernels.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Multiplier {
-    Portable,
-    #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2),
-    #[cfg(target_arch = "x86_64")]
-    Vnni(vnni::Vnni),
-}
-
-impl Multiplier {
-    /// The best that `kernels` allows: AVX-512 without VNNI multiplies with AVX2.
-    pub(super) fn of(kernels: Kernels) -> Self {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if kernels.name() == "avx512"
-                && let Some(vnni) = vnni::Vnni::new()
-            {
-                return Self::Vnni(vnni);
-            }
-            if kernels.name() != "portable"
-                && let Some(avx2) = Avx2::new()
-            {
-                return Self::Avx2(avx2);
-            }
-        }
-        let _ = kernels;
-        Self::Portable
-    }
-
-    /// `avx512-vnni`, `avx2` or `portable`.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Portable => "portable",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => "avx2",
-            #[cfg(target_arch = "x86_64")]
-            Self::Vnni(_) => "avx512-vnni",
-        }
-    }
-
-    /// Rows of a full micro-tile for codes of this width.
-    pub(super) fn rows(self, bits: u8) -> usize {
-        match self {
-            Self::Portable => 4,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => avx2::rows(bits),
-            #[cfg(target_arch = "x86_64")]
-            Self::Vnni(_) => 12,
-        }
-    }
-
-    /// Widens the blocks of one tile of packed codes to a byte per code, cell after cell.
-    ///
-    /// # Panics
-    /// Unless `packed` is whole blocks and `cells` has exactly their room.
-    pub(super) fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]) {
-        let blocks = packed.len() / layout::block_bytes(bits);
-        assert!(packed.len() == blocks * layout::block_bytes(bits) && cells.len() == blocks * BLOCK_CELLS * CELL);
-        match self {
-            Self::Portable => portable::widen(bits, packed, cells),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(proof) => avx2::widen(proof, bits, packed, cells),
-            #[cfg(target_arch = "x86_64")]
-            Self::Vnni(proof) => vnni::widen(proof, bits, packed, cells),
-        }
-    }
-
-    /// Computes one micro-tile.
-    ///
-    /// # Safety
-    /// As [`Tile`] says; `rows` must be at most [`Multiplier::rows`] of `bits`.
-    #[inline]
-    pub(super) unsafe fn multiply(self, tile: &Tile) {
-        // SAFETY: passed on from the caller.
-        unsafe {
-            match self {
-                Self::Portable => portable::multiply(tile),
-                #[cfg(target_arch = "x86_64")]
-                Self::Avx2(proof) => avx2::multiply(proof, tile),
-                #[cfg(target_arch = "x86_64")]
-                Self::Vnni(proof) => vnni::multiply(proof, tile),
-            }
+impl Tile<'_> {
+    /// The addresses, after a check that every slice is long enough.
+    #[inline(always)]
+    pub(super) fn checked(self, most_rows: usize) -> TileAddresses {
+        let Self { rows, a, a_row, cells, half_step, steps, bits, start, sums, sums_row } = self;
+        assert!((1..=most_rows).contains(&rows), "tile of {rows} rows, at most {most_rows}");
+        assert!((rows - 1) * a_row + steps * CELL_INPUTS <= a.len(), "too few codes for {rows} rows");
+        assert!(half_step + steps * CELL <= cells.len(), "too few cells for {steps} steps");
+        assert!((rows - 1) * sums_row + PANEL <= sums.len() && (rows == 1 || sums_row >= PANEL), "too few sums");
+        TileAddresses {
+            rows,
+            a: a.as_ptr(),
+            a_row,
+            cells: cells.as_ptr(),
+            half_step,
+            steps,
+            bits,
+            start: start.as_ptr(),
+            sums: sums.as_mut_ptr(),
+            sums_row,
         }
     }
 }

@@ -3,23 +3,39 @@
 use std::arch::x86_64::*;
 
 use super::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, block_bytes, planes};
-use super::tile::Tile;
+use super::multiplier::Multiply;
+use super::tile::TileAddresses;
+use crate::simd::{Avx512, InstructionSet, Simd};
 
-/// Proof that the CPU has AVX-512 F, BW, VL and VNNI: only [`Vnni::new`] makes one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Vnni(());
+/// Proof that the CPU has AVX-512 with VNNI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Vnni(Avx512);
 
-impl Vnni {
-    pub(super) fn new() -> Option<Self> {
-        let present = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512vnni");
-        present.then_some(Self(()))
+impl Multiply for Vnni {
+    fn detect() -> Option<Self> {
+        Avx512::detect().filter(|_| is_x86_feature_detected!("avx512vnni")).map(Self)
+    }
+
+    fn instruction_set(self) -> InstructionSet {
+        self.0.into()
+    }
+
+    fn rows(self, _bits: u8) -> usize {
+        12
+    }
+
+    fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]) {
+        widen(self, bits, packed, cells);
+    }
+
+    #[inline]
+    unsafe fn multiply(self, tile: &TileAddresses) {
+        // SAFETY: passed on from the caller.
+        unsafe { multiply(self, tile) }
     }
 }
 
-pub(super) fn widen(_: Vnni, bits: u8, packed: &[u8], cells: &mut [u8]) {
+fn widen(_: Vnni, bits: u8, packed: &[u8], cells: &mut [u8]) {
     // SAFETY: the proof says that the CPU has the features.
     unsafe {
         match bits {
@@ -76,8 +92,8 @@ fn move_down(bytes: __m512i, down: i32) -> __m512i {
 /// One tile of sums.
 ///
 /// # Safety
-/// As [`Tile`] says; at most 12 rows.
-pub(super) unsafe fn multiply(_: Vnni, tile: &Tile) {
+/// As [`TileAddresses`] says; at most 12 rows.
+unsafe fn multiply(_: Vnni, tile: &TileAddresses) {
     macro_rules! by_rows {
         ($($rows:literal $chains:literal),*) => {
             match tile.rows {
@@ -92,7 +108,7 @@ pub(super) unsafe fn multiply(_: Vnni, tile: &Tile) {
 
 /// `CHAINS` sums per place take the steps in turn, so that few rows do not wait for each other's results.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn multiply_rows<const ROWS: usize, const CHAINS: usize>(tile: &Tile) {
+unsafe fn multiply_rows<const ROWS: usize, const CHAINS: usize>(tile: &TileAddresses) {
     // SAFETY: every address is inside what the tile's maker promised.
     unsafe {
         let mut sums = [[[_mm512_setzero_si512(); 2]; ROWS]; CHAINS];
@@ -100,13 +116,13 @@ unsafe fn multiply_rows<const ROWS: usize, const CHAINS: usize>(tile: &Tile) {
         let (mut a, mut cells) = (tile.a, tile.cells);
         for _ in 0..tile.steps / CHAINS {
             for sums in &mut sums {
-                add_step(sums, (a, tile.a_row), (cells, tile.half_step));
+                add_step(sums, tile, a, cells);
                 a = a.add(CELL_INPUTS);
                 cells = cells.add(CELL);
             }
         }
         for _ in 0..tile.steps % CHAINS {
-            add_step(&mut sums[0], (a, tile.a_row), (cells, tile.half_step));
+            add_step(&mut sums[0], tile, a, cells);
             a = a.add(CELL_INPUTS);
             cells = cells.add(CELL);
         }
@@ -122,14 +138,16 @@ unsafe fn multiply_rows<const ROWS: usize, const CHAINS: usize>(tile: &Tile) {
     }
 }
 
-/// Adds four inputs' products to every sum.
+/// Adds four inputs' products to every sum; `a` and `cells` are where these inputs begin.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
 unsafe fn add_step<const ROWS: usize>(
     sums: &mut [[__m512i; 2]; ROWS],
-    (a, row): (*const i8, usize),
-    (cells, half): (*const u8, usize),
+    tile: &TileAddresses,
+    a: *const i8,
+    cells: *const u8,
 ) {
+    let (row, half) = (tile.a_row, tile.half_step);
     // SAFETY: as above.
     unsafe {
         let (first, second) = (_mm512_loadu_si512(cells.cast()), _mm512_loadu_si512(cells.add(half).cast()));

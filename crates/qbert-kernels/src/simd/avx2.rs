@@ -4,16 +4,9 @@ use std::arch::x86_64::*;
 
 use super::{Kernel, Simd};
 
-/// Proof that the CPU has AVX2 and FMA: only [`Avx2::new`] makes one.
-#[derive(Clone, Copy, Debug)]
+/// Proof that the CPU has AVX2 and FMA: only [`Simd::detect`] makes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Avx2(());
-
-impl Avx2 {
-    pub(crate) fn new() -> Option<Self> {
-        let present = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-        present.then_some(Self(()))
-    }
-}
 
 #[target_feature(enable = "avx2,fma")]
 fn with_features<K: Kernel>(simd: Avx2, kernel: K) -> K::Output {
@@ -51,6 +44,11 @@ impl Simd for Avx2 {
     type U32 = __m256i;
     const LANES: usize = 8;
     const TILE_ROWS: usize = 6;
+
+    fn detect() -> Option<Self> {
+        let present = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        present.then_some(Self(()))
+    }
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {

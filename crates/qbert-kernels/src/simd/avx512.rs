@@ -2,23 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Simd};
+use super::{Kernel, Simd, Transpose};
 
-/// Proof that the CPU has AVX-512 F, BW, DQ and VL: only [`Avx512::new`] makes one.
-#[derive(Clone, Copy, Debug)]
+/// Proof that the CPU has AVX-512 F, BW, DQ and VL: only [`Simd::detect`] makes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Avx512(());
-
-impl Avx512 {
-    pub(crate) fn new() -> Option<Self> {
-        let present = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma");
-        present.then_some(Self(()))
-    }
-}
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 fn with_features<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
@@ -51,6 +39,16 @@ impl Simd for Avx512 {
     type U32 = __m512i;
     const LANES: usize = 16;
     const TILE_ROWS: usize = 12;
+
+    fn detect() -> Option<Self> {
+        let present = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma");
+        present.then_some(Self(()))
+    }
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
@@ -243,12 +241,8 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn transpose_block(
-        self,
-        (source, source_row): (*const f32, usize),
-        (rows, cols): (usize, usize),
-        (target, target_row): (*mut f32, usize),
-    ) {
+    unsafe fn transpose_block(self, block: Transpose) {
+        let Transpose { source, source_row, rows, cols, target, target_row } = block;
         let mask = first(cols);
         // SAFETY: the features as above; exactly `rows × cols` floats are read and `cols` rows of
         // sixteen written, as the caller promises.

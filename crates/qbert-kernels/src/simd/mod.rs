@@ -8,6 +8,8 @@
 //!
 //! Not for use outside this crate: callers see [`crate::Kernels`].
 
+use crate::implementations::implementations;
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -22,6 +24,38 @@ pub(crate) use avx2::Avx2;
 pub(crate) use avx512::Avx512;
 pub(crate) use portable::Portable;
 
+implementations! {
+    /// An instruction set that this CPU has.
+    enum InstructionSet, dispatch $with_set;
+    Avx512: avx512::Avx512 = "avx512" if "x86_64";
+    Avx2: avx2::Avx2 = "avx2" if "x86_64";
+    // Four lanes and a tile taller than a vector, as on ARM: shows that no kernel relies on wider vectors.
+    #[cfg(test)] Narrow: portable::Narrow = "narrow";
+    Portable: portable::Portable = "portable";
+}
+
+/// Runs `kernel` on one instruction set.
+#[inline]
+pub(crate) fn run_on<K: Kernel>(set: InstructionSet, kernel: K) -> K::Output {
+    with_set!(set, simd => vectorize(simd, kernel))
+}
+
+#[inline(always)]
+fn vectorize<S: Simd, K: Kernel>(simd: S, kernel: K) -> K::Output {
+    const {
+        assert!(S::LANES.is_power_of_two() && S::LANES <= MAX_LANES);
+        assert!(0 < S::TILE_ROWS && S::TILE_ROWS <= MAX_TILE_ROWS);
+    }
+    simd.vectorize(kernel)
+}
+
+/// The longest vector: `LANES` is a power of two up to this, so that it divides every block that kernels cut their data
+/// into. Buffers on the stack are sized by it. Raise it for an instruction set with longer vectors.
+pub(crate) const MAX_LANES: usize = 16;
+
+/// The tallest GEMM micro-tile. Raise it, and extend the list in `gemm/tile.rs`, for a taller one.
+pub(crate) const MAX_TILE_ROWS: usize = 12;
+
 /// A computation that can run on any instruction set.
 ///
 /// `run` must be `#[inline(always)]` in every implementation: otherwise its body is compiled
@@ -31,16 +65,34 @@ pub(crate) trait Kernel {
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
+/// A block of `rows × cols` floats (each at most `LANES`) whose transpose goes elsewhere, by address: `cols` rows of
+/// `LANES` floats, zero beyond `rows`.
+#[derive(Clone, Copy)]
+pub(crate) struct Transpose {
+    pub(crate) source: *const f32,
+    /// Floats between rows of the source.
+    pub(crate) source_row: usize,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) target: *mut f32,
+    /// Floats between rows of the target.
+    pub(crate) target_row: usize,
+}
+
 /// One instruction set: vectors of `LANES` 32-bit floats or integers.
 ///
 /// The order of every horizontal reduction is fixed per instruction set (a tree over the lanes).
 /// `mul_add` is fused on AVX2 and AVX-512 and two roundings on the portable set.
-pub(crate) trait Simd: Copy + Send + Sync + 'static {
+pub(crate) trait Simd: Copy + Into<InstructionSet> + Send + Sync + 'static {
     type F32: Copy;
     type U32: Copy;
+    /// At most [`MAX_LANES`].
     const LANES: usize;
-    /// Rows of the GEMM micro-tile that fit the register file (each two vectors wide).
+    /// Rows of the GEMM micro-tile that fit the register file (each two vectors wide), at most [`MAX_TILE_ROWS`].
     const TILE_ROWS: usize;
+
+    /// The proof that the CPU has this instruction set, or `None`.
+    fn detect() -> Option<Self>;
 
     /// Runs `kernel` with this instruction set's features enabled.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
@@ -135,19 +187,13 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     #[inline(always)]
     fn prefetch_far(self, _address: *const f32) {}
 
-    /// Writes the transpose of `rows × cols` floats (each at most `LANES`): `cols` rows of `LANES`
-    /// floats, zero beyond `rows`. Both sides are given as address and row stride.
+    /// Transposes one block; see [`Transpose`].
     ///
     /// # Safety
-    /// `rows` rows of `cols` floats must be readable at the source, `cols` rows of `LANES` floats
-    /// writable at the target, without overlap.
+    /// The block's source must be readable and its target writable, without overlap.
     #[inline(always)]
-    unsafe fn transpose_block(
-        self,
-        (source, source_row): (*const f32, usize),
-        (rows, cols): (usize, usize),
-        (target, target_row): (*mut f32, usize),
-    ) {
+    unsafe fn transpose_block(self, block: Transpose) {
+        let Transpose { source, source_row, rows, cols, target, target_row } = block;
         for j in 0..cols {
             for i in 0..Self::LANES {
                 // SAFETY: i < rows and j < cols where the source is read, j < cols and i < LANES

@@ -1,14 +1,22 @@
-//! The portable set: eight lanes as a plain array, which the compiler turns into whatever vectors
-//! the target always has. It is the reference for the other sets and the fallback elsewhere; it
-//! has no fused multiply-add, because without hardware support that is a slow library call.
+//! The portable set: lanes as a plain array, which the compiler turns into whatever vectors the target always has. It is
+//! the reference for the other sets and the fallback elsewhere. It has no fused multiply-add, because without hardware
+//! support that is a slow library call.
 
-use super::{Kernel, Simd};
+use super::{InstructionSet, Kernel, Simd};
 
-/// Needs nothing of the CPU.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Portable;
+/// Runs on any CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Array<const LANES: usize, const TILE_ROWS: usize>(());
 
-const LANES: usize = 8;
+pub(crate) type Portable = Array<8, 2>;
+
+impl Portable {
+    pub(crate) const ANYWHERE: Self = Self(());
+}
+
+/// The set that stands in for narrow vectors in unit tests.
+#[cfg(test)]
+pub(crate) type Narrow = Array<4, 10>;
 
 macro_rules! lanes {
     ($lane:ident => $value:expr) => {{
@@ -22,11 +30,18 @@ macro_rules! lanes {
     }};
 }
 
-impl Simd for Portable {
+impl<const LANES: usize, const TILE_ROWS: usize> Simd for Array<LANES, TILE_ROWS>
+where
+    Self: Into<InstructionSet>,
+{
     type F32 = [f32; LANES];
     type U32 = [u32; LANES];
     const LANES: usize = LANES;
-    const TILE_ROWS: usize = 2;
+    const TILE_ROWS: usize = TILE_ROWS;
+
+    fn detect() -> Option<Self> {
+        Some(Self(()))
+    }
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
@@ -103,7 +118,16 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn reduce_sum(self, a: Self::F32) -> f32 {
-        ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
+        // A tree: the upper half of the lanes is added to the lower half until one is left.
+        let mut sums = a;
+        let mut width = LANES / 2;
+        while width > 0 {
+            for lane in 0..width {
+                sums[lane] += sums[lane + width];
+            }
+            width /= 2;
+        }
+        sums[0]
     }
     #[inline(always)]
     fn reduce_max(self, a: Self::F32) -> f32 {

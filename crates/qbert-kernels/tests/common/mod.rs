@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test file uses its own part of it")]
 
 use qbert_kernels::Kernels;
+use qbert_kernels::int::Multiplier;
 
 /// Lengths around every block edge: vectors of 8 and 16, four of them, dropout groups, sum blocks.
 pub(crate) const LENGTHS: [usize; 24] =
@@ -23,6 +24,18 @@ pub(crate) fn for_every_kernel(check: impl Fn(Kernels)) {
     for kernels in Kernels::supported() {
         check(kernels);
     }
+}
+
+/// Runs a check for every integer multiplier of this CPU with every instruction set.
+pub(crate) fn for_every_multiplier(check: impl Fn(Kernels)) {
+    for multiplier in Multiplier::supported() {
+        for_every_kernel(|kernels| check(kernels.with_multiplier(multiplier)));
+    }
+}
+
+/// Kernels as a failed check names them.
+pub(crate) fn name(kernels: Kernels) -> String {
+    format!("{}+{}", kernels.name(), kernels.multiplier().name())
 }
 
 /// Panics with the place unless `|got - want| <= tolerance(want)` everywhere.

@@ -1,0 +1,138 @@
+//! Which integer kernels there are, and which one runs.
+//!
+//! A multiplier computes tiles of sums ([`Tile`]) and widens packed codes for them. Adding one is a file with a type
+//! that implements [`Multiply`], and a line in the list below. All multipliers give the same integers.
+
+use super::layout::{BLOCK_CELLS, CELL, block_bytes};
+use super::portable::Portable;
+use super::tile::{Tile, TileAddresses};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2::Avx2Pairs, vnni::Vnni};
+use crate::error::KernelError;
+use crate::implementations::implementations;
+use crate::simd::InstructionSet;
+
+/// An integer kernel. A value is the proof that the CPU can run it.
+///
+/// The trait says nothing of vectors: an implementation may walk a tile in any order and keep the widened codes in an
+/// order of its own.
+pub(super) trait Multiply: Copy {
+    /// Whether the kernel reads codes in another order than the stored cells have. Then [`Multiply::rearrange`] is
+    /// called on all cells, and 8-bit weights are copied instead of read in place.
+    const OWN_ORDER: bool = false;
+
+    /// The proof, or `None` when the CPU lacks the instructions.
+    fn detect() -> Option<Self>;
+
+    /// The weakest instruction set of the float kernels with which this kernel is chosen by itself.
+    fn instruction_set(self) -> InstructionSet;
+
+    /// Rows of a full tile for codes of this width. Any number up to this must work.
+    fn rows(self, bits: u8) -> usize;
+
+    /// Widens the blocks of one tile of packed codes to a byte per code, cell after cell. `packed` is whole blocks, and
+    /// `cells` has exactly their size.
+    fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]);
+
+    /// Puts the cells of one tile of neurons, any number of them, into the kernel's own order.
+    fn rearrange(self, _cells: &mut [u8]) {}
+
+    /// Computes one tile.
+    ///
+    /// # Safety
+    /// As [`TileAddresses`] says; the tile has at least one row and at most [`Multiply::rows`].
+    unsafe fn multiply(self, tile: &TileAddresses);
+}
+
+implementations! {
+    /// A multiplier that this CPU has.
+    enum Choice, dispatch $with_multiplier;
+    Vnni: Vnni = "avx512-vnni" if "x86_64";
+    Avx2: Avx2Pairs = "avx2" if "x86_64";
+    Portable: Portable = "portable";
+    #[cfg(test)] Rearranged: super::rearranged::Rearranged = "rearranged";
+}
+
+/// What multiplies codes of activations with codes of weights. Every multiplier gives the same integers.
+///
+/// [`Kernels`](crate::Kernels) brings the best one for its instruction set;
+/// [`Kernels::with_multiplier`](crate::Kernels::with_multiplier) and `QBERT_KERNELS=SET+MULTIPLIER` choose another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Multiplier(Choice);
+
+impl Multiplier {
+    /// The names of all multipliers on any CPU, best first.
+    pub const NAMES: &'static [&'static str] = Choice::NAMES;
+
+    /// Every multiplier this CPU can run, best first.
+    pub fn supported() -> Vec<Self> {
+        Choice::supported().into_iter().map(Self).collect()
+    }
+
+    /// The multiplier of this name.
+    ///
+    /// # Errors
+    /// When there is no such multiplier, or when this CPU lacks the instructions.
+    pub fn by_name(name: &str) -> Result<Self, KernelError> {
+        let supported = Self::supported();
+        supported.iter().find(|multiplier| multiplier.name() == name).copied().ok_or_else(|| {
+            let supported = supported.iter().map(|multiplier| multiplier.name()).collect();
+            KernelError::no_kernels("integer multiplier", name, Self::NAMES, supported)
+        })
+    }
+
+    /// The name, one of [`Multiplier::NAMES`].
+    pub fn name(self) -> &'static str {
+        self.0.name()
+    }
+
+    /// The best multiplier that needs nothing beyond `set`: a user who asks for a plain instruction set gets plain
+    /// multiplications too.
+    pub(crate) fn best_for(set: InstructionSet) -> Self {
+        let supported = Choice::supported().into_iter();
+        // Instruction sets are ordered as they are listed, best first.
+        let allowed = |choice: &Choice| with_multiplier!(*choice, multiplier => multiplier.instruction_set()) >= set;
+        Self(supported.into_iter().find(allowed).unwrap_or(Choice::Portable(Portable)))
+    }
+
+    /// Rows of a full tile for codes of this width.
+    pub(super) fn rows(self, bits: u8) -> usize {
+        with_multiplier!(self.0, multiplier => multiplier.rows(bits))
+    }
+
+    /// Whether 8-bit weights can be multiplied as they are stored.
+    pub(super) fn reads_stored_cells(self) -> bool {
+        fn own_order<M: Multiply>(_: M) -> bool {
+            M::OWN_ORDER
+        }
+        !with_multiplier!(self.0, multiplier => own_order(multiplier))
+    }
+
+    /// Widens the blocks of one tile of packed codes to a byte per code, in the order of the stored cells.
+    ///
+    /// # Panics
+    /// Unless `packed` is whole blocks and `cells` has exactly their size.
+    pub(super) fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]) {
+        let blocks = packed.len() / block_bytes(bits);
+        assert!(packed.len() == blocks * block_bytes(bits) && cells.len() == blocks * BLOCK_CELLS * CELL);
+        with_multiplier!(self.0, multiplier => multiplier.widen(bits, packed, cells));
+    }
+
+    /// Puts the cells of one tile of neurons into the order that [`Multiplier::multiply`] reads.
+    pub(super) fn rearrange(self, cells: &mut [u8]) {
+        assert!(cells.len().is_multiple_of(CELL), "{} bytes are not whole cells", cells.len());
+        with_multiplier!(self.0, multiplier => multiplier.rearrange(cells));
+    }
+
+    /// Computes one tile.
+    ///
+    /// # Panics
+    /// When the tile has no rows or more than [`Multiplier::rows`], or a slice is too short for it.
+    #[inline]
+    pub(super) fn multiply(self, tile: Tile<'_>) {
+        let most_rows = self.rows(tile.bits);
+        let addresses = tile.checked(most_rows);
+        // SAFETY: the addresses were checked, and the tile's slices stay borrowed until here.
+        unsafe { with_multiplier!(self.0, multiplier => multiplier.multiply(&addresses)) };
+    }
+}

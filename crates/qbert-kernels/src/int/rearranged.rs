@@ -1,0 +1,59 @@
+//! A multiplier for unit tests only, with an order of codes of its own: input by input rather than neuron by neuron, and
+//! taller tiles than any other. It shows that nothing outside a multiplier relies on the stored order or on a height.
+
+use super::layout::{CELL, CELL_INPUTS, TILE_NEURONS};
+use super::multiplier::Multiply;
+use super::portable::Portable;
+use super::tile::TileAddresses;
+use crate::simd::InstructionSet;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rearranged;
+
+impl Multiply for Rearranged {
+    const OWN_ORDER: bool = true;
+
+    fn detect() -> Option<Self> {
+        Some(Self)
+    }
+
+    fn instruction_set(self) -> InstructionSet {
+        Portable.instruction_set()
+    }
+
+    fn rows(self, _bits: u8) -> usize {
+        32
+    }
+
+    fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]) {
+        Portable.widen(bits, packed, cells);
+    }
+
+    fn rearrange(self, cells: &mut [u8]) {
+        for cell in cells.as_chunks_mut::<CELL>().0 {
+            let stored = *cell;
+            for (place, code) in cell.iter_mut().enumerate() {
+                *code = stored[place % TILE_NEURONS * CELL_INPUTS + place / TILE_NEURONS];
+            }
+        }
+    }
+
+    unsafe fn multiply(self, tile: &TileAddresses) {
+        for row in 0..tile.rows {
+            for neuron in 0..2 * TILE_NEURONS {
+                let (half, lane) = (neuron / TILE_NEURONS, neuron % TILE_NEURONS);
+                // SAFETY: inside the tile, as the caller promises.
+                unsafe {
+                    let mut sum = *tile.start.add(neuron);
+                    for input in 0..tile.steps * CELL_INPUTS {
+                        let place = input / CELL_INPUTS * CELL + input % CELL_INPUTS * TILE_NEURONS + lane;
+                        let weight = i32::from(*tile.cells.add(half * tile.half_step + place));
+                        let code = i32::from(*tile.a.add(row * tile.a_row + input));
+                        sum = sum.wrapping_add(code * weight);
+                    }
+                    *tile.sums.add(row * tile.sums_row + neuron) = sum;
+                }
+            }
+        }
+    }
+}

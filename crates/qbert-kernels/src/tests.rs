@@ -1,0 +1,128 @@
+//! The instruction set and the multiplier that exist for tests only: four lanes with a tile taller than a vector, and
+//! codes in another order. Whatever gives the right results on them does not rely on wide vectors or on one layout.
+//!
+//! The kernels of this CPU are tested from outside, in `tests/`.
+
+use crate::int::{
+    AttentionInput, Codes, LinearInput, LinearLayer, LinearOutput, LinearParams, Multiplier, PackedWeights, Quantizer,
+    pack,
+};
+use crate::{Compute, DropoutKey, Kernels, LayerNorm, MatMut, MatRef, NormalizedMut, Start, Threads};
+
+/// Numbers in -1..1 without a pattern.
+fn noise(length: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / 8_388_608.0 - 1.0
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+fn codes(length: usize, seed: u32, levels: u32) -> Vec<u8> {
+    noise(length, seed).iter().map(|value| (((value + 1.0) * 4e6) as u32 % levels) as u8).collect()
+}
+
+fn compute(kernels: &str, threads: usize) -> Compute {
+    Compute::new(Kernels::by_name(kernels).expect("made for tests"), Threads::new(threads).expect("threads"))
+}
+
+#[track_caller]
+fn assert_close(what: &str, found: &[f32], expected: &[f32]) {
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!((found - expected).abs() <= 1e-4 * expected.abs().max(1.0), "{what}[{index}]: {found} {expected}");
+    }
+}
+
+#[test]
+fn products_on_narrow_vectors_equal_the_portable_ones() {
+    // Small products, and large ones with edges in every direction: blocks of 256 deep and 384 wide.
+    for (m, n, k) in [(3, 5, 7), (13, 9, 300), (130, 70, 64), (97, 401, 270), (411, 390, 259)] {
+        for threads in [1, 2] {
+            let results = ["portable", "narrow"].map(|kernels| {
+                let compute = compute(kernels, threads);
+                let (a, b, bias) = (noise(m * k, 1), noise(n * k, 2), noise(n, 3));
+                let mut c = [vec![0.5; m * n], vec![0.5; m * n], vec![0.5; m * n]];
+                let [nt, nn, tn] = &mut c;
+                let (row_a, column_a) = (MatRef::new(&a, m, k), MatRef::new(&a, k, m));
+                let (row_b, column_b) = (MatRef::new(&b, k, n), MatRef::new(&b, n, k));
+                compute.gemm_nt(row_a, column_b, Start::Bias(&bias), MatMut::new(nt, m, n));
+                compute.gemm_nn(row_a, row_b, Start::ZERO, MatMut::new(nn, m, n));
+                compute.gemm_tn(column_a, row_b, Start::ACCUMULATE, MatMut::new(tn, m, n));
+                c.concat()
+            });
+            // Both add the same terms in the same order.
+            assert!(results[0] == results[1], "{m}×{n}×{k} on {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn vector_kernels_on_narrow_vectors_agree_with_the_portable_ones() {
+    for length in [1, 3, 4, 5, 16, 17, 33, 64, 100] {
+        let rows = 6;
+        let [portable, narrow] = ["portable", "narrow"].map(|kernels| {
+            let kernels = Kernels::by_name(kernels).expect("made for tests");
+            let x = noise(rows * length, 4);
+            let (mut gelu, mut softmax, mut sum) = (x.clone(), x.clone(), x.clone());
+            kernels.gelu(&x, &mut gelu);
+            kernels.softmax(&mut softmax, length, 0.7);
+            let (gamma, beta) = (noise(length, 5), noise(length, 6));
+            let (mut mean, mut rstd, mut out) = (vec![0.0; rows], vec![0.0; rows], x.clone());
+            let target = NormalizedMut { sum: &mut sum, mean: &mut mean, rstd: &mut rstd, out: &mut out };
+            kernels.layer_norm_forward(LayerNorm { gamma: &gamma, beta: &beta, epsilon: 1e-5 }, None, target);
+            let mut dropped = x.clone();
+            kernels.dropout(&mut dropped, DropoutKey::new(1, 2, 3), 17, 0.3);
+            ([gelu, softmax, out].concat(), dropped)
+        });
+        assert_close("gelu, softmax, LayerNorm", &narrow.0, &portable.0);
+        assert_eq!(narrow.1, portable.1, "dropout masks are the same everywhere");
+    }
+}
+
+/// Sums of a linear layer, and the context of an attention, as codes.
+fn integers(compute: &Compute, bits: u8, tokens: usize, inputs: usize, neurons: usize) -> (Vec<i32>, Vec<u8>) {
+    let weights = codes(neurons * inputs, 7, 1 << bits);
+    let packed = pack(&weights, bits, neurons, inputs).expect("a good matrix");
+    let weights = PackedWeights::new(bits, neurons, inputs, &packed).expect("just packed");
+    let zeros = vec![0.0; neurons];
+    let params = LinearParams::new(compute.kernels(), &weights, &zeros, &zeros, &zeros);
+    let matrix = Codes::from_codes(&codes(tokens * inputs, 8, 256), inputs);
+    let quantizer = Quantizer::new(0.01, 99);
+    let mut sums = vec![0; tokens * neurons];
+    let output = LinearOutput::Sums(&mut sums);
+    compute.linear(LinearInput { codes: &matrix, quantizer }, [LinearLayer { weights, params: &params, output }]);
+    let [query, key, value] = [9, 10, 11].map(|seed| Codes::from_codes(&codes(tokens * inputs, seed, 256), inputs));
+    let input = AttentionInput {
+        query: (&query, quantizer),
+        key: (&key, quantizer),
+        value: (&value, quantizer),
+        heads: 1,
+        starts: &[0, tokens / 3, tokens],
+    };
+    let mut context = Codes::new(inputs);
+    context.resize(tokens);
+    compute.attention(&input, &mut context, quantizer);
+    (sums, context.to_codes())
+}
+
+#[test]
+fn a_multiplier_may_have_its_own_order_and_height() {
+    for bits in 1..=8 {
+        for (tokens, inputs, neurons) in [(1, 1, 1), (5, 33, 17), (40, 70, 50), (70, 96, 64)] {
+            let expected = integers(&compute("portable", 1), bits, tokens, inputs, neurons);
+            for multiplier in Multiplier::NAMES.iter().filter(|name| Multiplier::by_name(name).is_ok()) {
+                let found = integers(&compute(&format!("portable+{multiplier}"), 2), bits, tokens, inputs, neurons);
+                assert!(found == expected, "{multiplier}: {bits} bits, {tokens}×{inputs}→{neurons}");
+            }
+        }
+    }
+}
+
+#[test]
+fn integer_layers_on_narrow_vectors_equal_the_portable_ones() {
+    for (tokens, inputs, neurons) in [(1, 1, 1), (5, 33, 17), (40, 70, 50), (70, 96, 64)] {
+        let expected = integers(&compute("portable", 1), 3, tokens, inputs, neurons).0;
+        assert!(integers(&compute("narrow", 2), 3, tokens, inputs, neurons).0 == expected, "{tokens}×{inputs}");
+    }
+}
