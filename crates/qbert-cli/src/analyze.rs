@@ -11,7 +11,7 @@ use qbert_train::sensitivity::{self, Analysis, FILE, Method, Outcome, Sensitivit
 use super::progress::Progress;
 use super::reading::{Reading, limit};
 use super::table::Table;
-use super::{compute, json, model, stop};
+use super::{compute, model, stop};
 
 /// Measure how sensitive every layer is to quantization (top Hessian eigenvalues, Ω).
 #[derive(Debug, Args)]
@@ -108,7 +108,7 @@ impl Protocol {
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     if let Some(parts) = &options.merge {
         let parts = if parts.is_empty() { sensitivity::parts_in(&options.out)? } else { parts.clone() };
-        return Ok(show(&sensitivity::merge(&parts, &options.out)?, options));
+        return show(&sensitivity::merge(&parts, &options.out)?, options);
     }
     let shard = options.shard.as_deref().map(str::parse).transpose()?;
     let model = model::directory(options.model.as_deref().unwrap_or_default(), quiet)?;
@@ -131,16 +131,20 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let outcome = sensitivity::analyze(&analysis, &compute(options.threads)?, &mut watch)?;
     drop(progress);
     Ok(match outcome {
-        Outcome::Whole(found) => show(&found, options),
+        Outcome::Whole(found) => show(&found, options)?,
         Outcome::Part(path) => format!("{}\n", path.display()),
     })
 }
 
-fn show(found: &Sensitivity, options: &Options) -> String {
-    if options.json { json(found) } else { text(found, &options.out.join(FILE).display().to_string()) }
+fn show(found: &Sensitivity, options: &Options) -> Result<String> {
+    if options.json {
+        return Ok(qbert_documents::to_json(found));
+    }
+    let path = options.out.join(FILE);
+    Ok(text(found, &sensitivity::settings_of(found, &path)?, &path.display().to_string()))
 }
 
-fn text(found: &Sensitivity, path: &str) -> String {
+fn text(found: &Sensitivity, settings: &Settings, path: &str) -> String {
     let mut table = Table::new(["", "rank", "omega", "mean", "std", "lowest", "iterations"]);
     for layer in &found.layers {
         let rank = found.ranking.iter().position(|&index| index == layer.layer).map_or(0, |place| place + 1);
@@ -156,7 +160,6 @@ fn text(found: &Sensitivity, path: &str) -> String {
             format!("up to {most}"),
         ]);
     }
-    let settings = &found.settings;
     let examples = found.runs.iter().map(|run| run.examples).max().unwrap_or(0);
     let sequences = found.subject.data.get("sequences").and_then(serde_json::Value::as_u64).unwrap_or(0) as usize;
     let (used, asked) = settings.examples(sequences);

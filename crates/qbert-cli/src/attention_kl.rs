@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use qbert_documents::AttentionKl;
 use qbert_model::atomic;
 use qbert_pipeline::Result;
-use qbert_train::attention_kl::{AttentionKl, Job, Settings, attention_kl};
+use qbert_train::attention_kl::{Job, Settings, attention_kl};
 
 use super::progress::Progress;
 use super::reading::{Reading, limit};
-use super::{compute, json, model, note};
+use super::{compute, model, note};
 
 /// Compare the attention of two models, per head and layer.
 #[derive(Debug, Args)]
@@ -70,7 +71,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let mut progress = Progress::new("attention", quiet);
     let found = attention_kl(&job, &compute(options.threads)?, &mut |done, total| progress.at(done, total, "batches"))?;
     drop(progress);
-    let text = json(&found);
+    let text = qbert_documents::to_json(&found);
     atomic::write_file(&options.out, |writer| writer.write_all(text.as_bytes()))?;
     if !quiet {
         note(&format!("wrote {}", options.out.display()));

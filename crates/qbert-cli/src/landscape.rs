@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use qbert_documents::LossLandscapes;
 use qbert_pipeline::Result;
-use qbert_train::landscape::{Job, Landscapes, Settings, landscapes};
+use qbert_train::landscape::{Job, Settings, landscapes};
 
 use super::progress::Progress;
 use super::reading::{Reading, limit};
-use super::{compute, json, model, note};
+use super::{compute, model, note};
 
 /// Compute the loss over the plane of a layer's first two Hessian eigenvectors.
 #[derive(Debug, Args)]
@@ -84,7 +85,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let mut watch = |what: &str, done: usize, total: usize| progress.at(done, total, what);
     let found = landscapes(&job, &compute(options.threads)?, &mut watch)?;
     drop(progress);
-    let text = json(&found);
+    let text = qbert_documents::to_json(&found);
     qbert_model::atomic::write_file(&options.out, |writer| writer.write_all(text.as_bytes()))?;
     if !quiet {
         note(&format!("wrote {}", options.out.display()));
@@ -103,10 +104,10 @@ fn each_once(named: &[usize]) -> Vec<usize> {
     layers
 }
 
-fn summary(found: &Landscapes) -> String {
+fn summary(found: &LossLandscapes) -> String {
     let mut text = format!("loss {:.4} on {} sequences\n", found.loss, found.examples);
     for layer in &found.layers {
-        let all = layer.grid.losses.iter().flatten();
+        let all = layer.losses.iter().flatten();
         let (low, high) =
             all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &loss| (low.min(loss), high.max(loss)));
         let eigenvalues: Vec<String> = layer.eigenvalues.iter().map(|value| format!("{value:.4}")).collect();

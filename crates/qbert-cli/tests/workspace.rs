@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Every crate there is or will be, in dependency order; ARCHITECTURE.md explains it.
-const ORDER: [&str; 12] = [
+const ORDER: [&str; 13] = [
+    "qbert-documents",
     "qbert-quant",
     "qbert-kernels",
     "qbert-hessian",

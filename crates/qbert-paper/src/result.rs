@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::rows::Treatment;
+use super::rows::RowTreatment;
 use qbert_pipeline::{Error, ErrorKind, Result};
 
 /// The `format` of a result.
@@ -45,7 +45,7 @@ pub struct RowSettings {
     pub method: String,
     /// What is done with the model.
     #[serde(flatten)]
-    pub treatment: Treatment,
+    pub treatment: RowTreatment,
     /// The widths that come of it.
     pub bits: Bits,
     /// Groups per encoder matrix: a number, `head` or `neuron`.

@@ -12,7 +12,7 @@ use qbert_pipeline::{Error, ErrorKind, Result};
 
 /// A table to reproduce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Table {
+pub enum PaperTable {
     /// Tab. 1.
     Main,
     /// Tab. 2.
@@ -34,7 +34,7 @@ pub const HEADLINE_DROP: f64 = 2.3;
 /// The headline's method.
 pub const HEADLINE_METHOD: &str = "q-bert:2/3";
 
-impl Table {
+impl PaperTable {
     /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Main, Self::Groups, Self::Modules, Self::Reverse, Self::Embedding, Self::Headline];
@@ -64,7 +64,7 @@ impl Table {
     }
 }
 
-impl FromStr for Table {
+impl FromStr for PaperTable {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -109,7 +109,7 @@ impl Ranges {
 /// What is done with the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "treatment", rename_all = "kebab-case")]
-pub enum Treatment {
+pub enum RowTreatment {
     /// Nothing: the baseline.
     FullPrecision,
     /// Quantized and calibrated; nothing in it is random.
@@ -132,7 +132,7 @@ pub enum Treatment {
     },
 }
 
-impl Treatment {
+impl RowTreatment {
     /// Ranges of the weights, if they have any.
     pub fn ranges(self) -> Option<Ranges> {
         match self {
@@ -160,7 +160,7 @@ pub struct Row {
     /// How many layers have the higher width, where that is not the task's usual number ([`super::usual_high`]).
     pub high: Option<usize>,
     /// What is done.
-    pub treatment: Treatment,
+    pub treatment: RowTreatment,
 }
 
 impl Row {
@@ -169,7 +169,7 @@ impl Row {
     /// # Errors
     /// None: `full` is a method.
     pub fn baseline() -> Result<Self> {
-        Ok(Self { method: "full".parse()?, high: None, treatment: Treatment::FullPrecision })
+        Ok(Self { method: "full".parse()?, high: None, treatment: RowTreatment::FullPrecision })
     }
 
     /// The method's name in files: `directq-4`, `qbert-mp-2-3-rev`, `qbert-4-groups-head`.
@@ -190,9 +190,9 @@ impl Row {
             id += ".distill";
         }
         match self.treatment {
-            Treatment::FullPrecision => id,
-            Treatment::PostTraining { .. } => id + ".post-training",
-            Treatment::Trained { seed, .. } => format!("{id}.seed{seed}"),
+            RowTreatment::FullPrecision => id,
+            RowTreatment::PostTraining { .. } => id + ".post-training",
+            RowTreatment::Trained { seed, .. } => format!("{id}.seed{seed}"),
         }
     }
 }
@@ -222,7 +222,7 @@ impl fmt::Display for Row {
 #[derive(Debug, Clone)]
 pub struct Selection {
     /// The tables.
-    pub tables: Vec<Table>,
+    pub tables: Vec<PaperTable>,
     /// Ranges, each row once with each.
     pub ranges: Vec<Ranges>,
     /// Without and with compensated rounding.
@@ -267,15 +267,15 @@ impl Selection {
         Ok(rows)
     }
 
-    fn treatments(&self) -> Vec<Treatment> {
+    fn treatments(&self) -> Vec<RowTreatment> {
         let starts = || self.compensate.iter().flat_map(|&c| self.ranges.iter().map(move |&ranges| (c, ranges)));
         if !self.trained {
-            return starts().map(|(compensate, ranges)| Treatment::PostTraining { ranges, compensate }).collect();
+            return starts().map(|(compensate, ranges)| RowTreatment::PostTraining { ranges, compensate }).collect();
         }
         let mut all = Vec::new();
         for &seed in &self.seeds {
             for &distill in &self.distill {
-                all.extend(starts().map(|(compensate, ranges)| Treatment::Trained {
+                all.extend(starts().map(|(compensate, ranges)| RowTreatment::Trained {
                     ranges,
                     compensate,
                     distill,
@@ -291,15 +291,15 @@ impl Selection {
 mod tests {
     use super::*;
 
-    fn row(method: &str, high: Option<usize>, treatment: Treatment) -> Row {
+    fn row(method: &str, high: Option<usize>, treatment: RowTreatment) -> Row {
         Row { method: method.parse().unwrap(), high, treatment }
     }
 
     #[test]
     fn a_row_is_called_the_same_for_ever() {
-        let trained = |distill| Treatment::Trained { ranges: Ranges::MinMax, compensate: false, distill, seed: 1 };
-        let post = Treatment::PostTraining { ranges: Ranges::Optimal, compensate: false };
-        let all = Treatment::Trained { ranges: Ranges::Optimal, compensate: true, distill: true, seed: 3 };
+        let trained = |distill| RowTreatment::Trained { ranges: Ranges::MinMax, compensate: false, distill, seed: 1 };
+        let post = RowTreatment::PostTraining { ranges: Ranges::Optimal, compensate: false };
+        let all = RowTreatment::Trained { ranges: Ranges::Optimal, compensate: true, distill: true, seed: 3 };
         assert_eq!(row("q-bert:2", None, all).id(), "qbert-2.optimal.compensate.distill.seed3");
         assert_eq!(Row::baseline().unwrap().id(), "baseline");
         assert_eq!(row("q-bert:2/3", None, trained(false)).id(), "qbert-mp-2-3.min-max.seed1");

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
+use qbert_documents::{LogRecord, StepRecord, TrainingMetrics};
 use qbert_kernels::Compute;
 use qbert_quant::RangeMethod;
 use qbert_train::evaluate::Evaluation;
 use qbert_train::qat::method::Method;
 use qbert_train::qat::run::{Judging, Quantize, full_precision, quantize_with};
-use qbert_train::trainer::{StepRecord, Watch};
+use qbert_train::trainer::Watch;
 
 use super::result::{Compression, Measured, Parts, RowResult, RowSettings, Sizes, Training, io, write_json};
 use super::rows::Row;
@@ -232,13 +233,14 @@ fn clear(scratch: &Path) -> Result<()> {
 fn training(scratch: &Path) -> Result<Training> {
     let (log, metrics) = (scratch.join("train.jsonl"), scratch.join("metrics.json"));
     let text = std::fs::read_to_string(&log).map_err(io(&log, "read"))?;
-    let mut steps = text.lines().filter_map(|line| serde_json::from_str::<StepRecord>(line).ok());
-    let (steps, epochs) = steps.next_back().map_or((0, 0.0), |record| (record.step, record.epoch));
-    let bytes = std::fs::read(&metrics).map_err(io(&metrics, "read"))?;
-    let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    let sequences = value["run"]["run"]["train"]["sequences"].as_u64().ok_or_else(|| {
+    let records = LogRecord::parse_all(&text, &log.display().to_string())?;
+    let last =
+        records.into_iter().rev().find_map(|record| if let LogRecord::Step(step) = record { Some(step) } else { None });
+    let (steps, epochs) = last.map_or((0, 0.0), |record| (record.step, record.epoch));
+    let written: TrainingMetrics = qbert_documents::read(&metrics)?;
+    let sequences = written.training_sequences().ok_or_else(|| {
         let hint = format!("remove {}; its row is then made again", scratch.display());
-        Error::new(ErrorKind::BadInput, format!("{}: damaged", metrics.display()), hint)
+        Error::new(ErrorKind::BadInput, format!("{}: `run.run.train.sequences` is missing", metrics.display()), hint)
     })?;
     Ok(Training { steps, epochs, sequences })
 }

@@ -14,7 +14,7 @@ use qbert_tasks::Task;
 use serde::{Deserialize, Serialize};
 
 use super::result::{Source, check_format, read_json, write_json};
-use super::rows::{Ranges, Row, Selection, Table};
+use super::rows::{PaperTable, Ranges, Row, Selection};
 use super::study::Study;
 use qbert_pipeline::Result;
 use qbert_pipeline::{SiteError, plan_errors};
@@ -119,7 +119,7 @@ impl Study {
         }
         // The command names methods only where they are not all there are.
         let everything = Selection {
-            tables: Table::ALL.to_vec(),
+            tables: PaperTable::ALL.to_vec(),
             ranges: vec![Ranges::MinMax],
             compensate: vec![false],
             distill: vec![false],

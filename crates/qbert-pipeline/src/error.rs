@@ -88,6 +88,13 @@ impl From<qbert_tasks::Error> for Error {
     }
 }
 
+impl From<qbert_documents::Error> for Error {
+    fn from(error: qbert_documents::Error) -> Self {
+        let kind = if error.is_environment() { ErrorKind::Environment } else { ErrorKind::BadInput };
+        Self { kind, message: error.to_string(), hint: error.hint(), source: Some(Box::new(error)) }
+    }
+}
+
 impl From<qbert_report::Error> for Error {
     fn from(error: qbert_report::Error) -> Self {
         let kind = if error.is_environment() { ErrorKind::Environment } else { ErrorKind::BadInput };

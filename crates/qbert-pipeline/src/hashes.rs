@@ -20,7 +20,7 @@ pub fn sha256(mut reader: impl Read) -> std::io::Result<String> {
             read => hasher.update(&buffer[..read]),
         }
     }
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hexadecimal(hasher))
 }
 
 /// The sha256 of a file.
@@ -58,10 +58,69 @@ fn model_files(directory: &Path) -> Result<Vec<PathBuf>> {
 pub fn model(directory: &Path) -> Result<String> {
     let mut lines = String::new();
     for path in model_files(directory)? {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        lines += &format!("{} {name}\n", file(&path)?);
+        lines += &line(&path, &file(&path)?);
     }
     Ok(text(&lines))
+}
+
+/// A file's share of a model's hash.
+fn line(path: &Path, sha256: &str) -> String {
+    format!("{sha256} {}\n", path.file_name().unwrap_or_default().to_string_lossy())
+}
+
+/// What identifies a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelHashes {
+    /// The sha256 of the weight files, one after the other, as [`crate::packing::weights_hash`] has it.
+    pub weights: String,
+    /// The hash of all files, as [`model`] has it.
+    pub files: String,
+}
+
+/// Both hashes of a checkpoint, reading every file once.
+pub fn model_and_weights(directory: &Path) -> Result<ModelHashes> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        |source| Error::from(qbert_model::Error::Io { path, action: "read", source })
+    };
+    let is_weights = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("model") && name.ends_with(".safetensors")
+    };
+    let paths = model_files(directory)?;
+    // The hash of a single weight file is its own; those of several go through one more hash on the way.
+    let is_split = paths.iter().filter(|path| is_weights(path)).count() > 1;
+    let (mut lines, mut single, mut all) = (String::new(), None, Sha256::new());
+    for path in &paths {
+        let opened = File::open(path).map_err(failed(path))?;
+        let sum =
+            if is_split && is_weights(path) { sha256(Also { reader: opened, also: &mut all }) } else { sha256(opened) };
+        let sum = sum.map_err(failed(path))?;
+        lines += &line(path, &sum);
+        if is_weights(path) {
+            single = Some(sum);
+        }
+    }
+    let weights = single.filter(|_| !is_split).unwrap_or_else(|| hexadecimal(all));
+    Ok(ModelHashes { weights, files: text(&lines) })
+}
+
+/// A reader whose bytes go into a further hash.
+struct Also<'a, R> {
+    reader: R,
+    also: &'a mut Sha256,
+}
+
+impl<R: Read> Read for Also<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.also.update(&buffer[..read]);
+        Ok(read)
+    }
+}
+
+fn hexadecimal(hasher: Sha256) -> String {
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Hashes of some files of a run, by their names relative to its directory.
@@ -87,6 +146,19 @@ mod tests {
         let one = make("one", "{}", "a log");
         assert_eq!(one, make("two", "{}", "another log"), "the log decides nothing");
         assert_ne!(one, make("three", "{ }", "a log"));
+    }
+
+    #[test]
+    fn one_pass_finds_both_hashes_of_whole_and_split_weights() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path();
+        std::fs::write(directory.join("config.json"), "{}").unwrap();
+        for name in ["model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"] {
+            std::fs::write(directory.join(name), name).unwrap();
+            let both = model_and_weights(directory).unwrap();
+            assert_eq!(both.files, model(directory).unwrap());
+            assert_eq!(both.weights, crate::packing::weights_hash(directory).unwrap());
+        }
     }
 
     #[test]

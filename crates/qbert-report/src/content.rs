@@ -21,7 +21,7 @@ pub(crate) enum Block {
     Warning(String),
     Tiles(Vec<Tile>),
     Figure(Figure),
-    Table(Table),
+    Table(DataTable),
     Commands(Vec<String>),
     /// What is absent, and the command that makes it.
     Missing(Vec<(&'static str, &'static str)>),
@@ -52,7 +52,7 @@ pub(crate) struct Figure {
     pub(crate) panels: Vec<Panel>,
     /// What it shows, and what to conclude.
     pub(crate) caption: String,
-    pub(crate) table: Option<Table>,
+    pub(crate) table: Option<DataTable>,
 }
 
 /// One drawing.
@@ -71,7 +71,7 @@ pub(crate) struct Panel {
 
 /// A table with a header row.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Table {
+pub(crate) struct DataTable {
     pub(crate) caption: String,
     pub(crate) head: Vec<Head>,
     pub(crate) rows: Vec<Vec<Cell>>,
@@ -96,7 +96,7 @@ pub(crate) enum Cell {
     Marked(Tone, String),
 }
 
-impl Table {
+impl DataTable {
     /// A table whose columns are numbers where their name starts with `#`.
     pub(crate) fn new(caption: impl Into<String>, head: &[&str]) -> Self {
         let head = head.iter().map(|name| match name.strip_prefix('#') {
@@ -149,7 +149,7 @@ impl Figure {
         self
     }
 
-    pub(crate) fn with_table(mut self, table: Table) -> Self {
+    pub(crate) fn with_table(mut self, table: DataTable) -> Self {
         self.table = Some(table);
         self
     }

@@ -1,29 +1,19 @@
-//! What a report is made from: plain data, every part optional, read from and written to JSON.
+//! What a report is made from: plain data, every part optional, read from and written to `report.json`.
 //!
 //! These types describe *results*, not models: a layer is a number and a row of figures, a site is a name and a width.
-//! Nothing here computes; readers that fill them from a run's files are in [`crate::read`]. Layers count from 0.
+//! Nothing here computes; [`crate::read`] fills them from a run's files. A part that is a file of its own
+//! (`summary.json`, for example) has the file's type; a part that shows only some fields of a file has a type here, which
+//! is made from the file's. Layers count from 0.
 //!
-//! JSON has no NaN. Numbers that a measurement may fail to give are written as `null` and read back as NaN; figures
-//! leave them out.
+//! JSON has no NaN: a number that could not be measured is written as `null`, read back as NaN, and left out of figures.
 
+use qbert_documents::{self as documents, Changes, Header, Models, Provenance, Summary, number};
 use serde::{Deserialize, Serialize};
 
-use crate::number;
-
-/// What [`Report::format`] says.
-pub const FORMAT: &str = "qbert-report";
-
-/// The version of the JSON form.
-pub const VERSION: u32 = 1;
-
 /// Everything a report shows. A part that is `None` or empty is left out, and the page says how to make it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
-    /// [`FORMAT`].
-    pub format: String,
-    /// [`VERSION`].
-    pub version: u32,
     /// The page's title; made from the summary when empty.
     pub title: String,
     /// What came out, in a few figures.
@@ -31,13 +21,13 @@ pub struct Report {
     /// Accuracy against size, over several models or methods.
     pub models: Option<Models>,
     /// Eigenvalues per layer and run.
-    pub sensitivity: Option<Sensitivity>,
+    pub sensitivity: Option<SensitivityPart>,
     /// Bits per layer and site.
     pub plan: Option<BitPlan>,
     /// The loss around the model.
-    pub landscape: Option<Landscapes>,
+    pub landscape: Option<LandscapePart>,
     /// How far attention moved by quantization.
-    pub attention: Option<AttentionKl>,
+    pub attention: Option<AttentionPart>,
     /// Training runs in the order they happened.
     pub training: Vec<TrainingRun>,
     /// Results per class or entity type.
@@ -48,118 +38,14 @@ pub struct Report {
     pub provenance: Provenance,
 }
 
-impl Default for Report {
-    fn default() -> Self {
-        Self {
-            format: FORMAT.to_owned(),
-            version: VERSION,
-            title: String::new(),
-            summary: None,
-            models: None,
-            sensitivity: None,
-            plan: None,
-            landscape: None,
-            attention: None,
-            training: Vec::new(),
-            classes: None,
-            changes: None,
-            provenance: Provenance::default(),
-        }
-    }
+impl documents::Document for Report {
+    const HEADER: Option<Header> = Some(Header { format: "qbert-report", version: 1 });
 }
 
-/// The outcome in a few figures. Values are in the metric's own unit, which is percent for all built-in tasks.
+/// Eigenvalues of each layer's Hessian over several runs: what the page shows of a `sensitivity.json`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Summary {
-    /// The task's name.
-    pub task: String,
-    /// The model's name.
-    pub model: String,
-    /// How it was quantized, such as `Q-BERT mixed precision`.
-    pub method: String,
-    /// Widths in words, such as `2/3-bit weights, 8-bit embedding, 8-bit activations`.
-    pub bits: String,
-    /// The metric's name.
-    pub metric: String,
-    /// Examples that the metric was measured on.
-    pub examples: Option<u64>,
-    /// The metric before quantization.
-    pub full_precision: Option<f64>,
-    /// The metric right after quantization, without training.
-    pub post_training: Option<f64>,
-    /// The metric after quantization-aware training.
-    pub trained: Option<f64>,
-    /// Bytes on disk.
-    pub file_size: Option<BeforeAfter>,
-    /// Bytes as the paper counts them: never to be mixed with [`Self::file_size`].
-    pub paper_size: Option<BeforeAfter>,
-    /// How fast it runs.
-    pub speed: Option<Speed>,
-    /// Sentences to be read with the figures.
-    pub notes: Vec<String>,
-}
-
-/// A figure in full precision and quantized.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct BeforeAfter {
-    /// Full precision.
-    #[serde(deserialize_with = "number::one")]
-    pub full: f64,
-    /// Quantized.
-    #[serde(deserialize_with = "number::one")]
-    pub quantized: f64,
-}
-
-/// Throughput; more is better.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Speed {
-    /// What is counted, such as `sentences/s`.
-    pub unit: String,
-    /// Full precision, in the same setting.
-    pub full: Option<f64>,
-    /// Quantized.
-    #[serde(deserialize_with = "number::one")]
-    pub quantized: f64,
-    /// Threads, batch, lengths and machine in words.
-    pub setting: String,
-}
-
-/// Several models of one task.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Models {
-    /// The metric's name.
-    pub metric: String,
-    /// Which size the points have, such as `file` or `as the paper counts`.
-    pub size: String,
-    /// The models.
-    pub points: Vec<ModelPoint>,
-}
-
-/// One model: how large, how good.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ModelPoint {
-    /// What it is called.
-    pub name: String,
-    /// The method; models of one method look alike.
-    pub method: String,
-    /// Bytes.
-    #[serde(deserialize_with = "number::one")]
-    pub bytes: f64,
-    /// The metric.
-    #[serde(deserialize_with = "number::one")]
-    pub value: f64,
-    /// Whether this is the model that the report is about.
-    pub this: bool,
-}
-
-/// Eigenvalues of each layer's Hessian over several runs; the fields are those of a `sensitivity.json`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Sensitivity {
+pub struct SensitivityPart {
     /// The task's name.
     pub task: String,
     /// Hash of the weights.
@@ -169,7 +55,7 @@ pub struct Sensitivity {
     /// What decided the numbers.
     pub settings: serde_json::Value,
     /// The layers.
-    pub layers: Vec<LayerSensitivity>,
+    pub layers: Vec<LayerEigenvalues>,
     /// Spearman's correlation of Ω between the halves of the runs.
     pub agreement_of_halves: Option<f64>,
     /// What the analysis warned of.
@@ -179,7 +65,7 @@ pub struct Sensitivity {
 /// One layer's eigenvalues.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct LayerSensitivity {
+pub struct LayerEigenvalues {
     /// The layer, counted from 0.
     pub layer: usize,
     /// The eigenvalue of largest size in each run, with its sign.
@@ -199,6 +85,28 @@ pub struct LayerSensitivity {
     pub lowest: Vec<f64>,
     /// Trace per parameter, where it was estimated.
     pub trace: Option<f64>,
+}
+
+impl From<documents::Sensitivity> for SensitivityPart {
+    fn from(file: documents::Sensitivity) -> Self {
+        let documents::AnalysisSubject { task, model, data, .. } = file.subject;
+        Self {
+            task,
+            model,
+            data,
+            settings: file.settings,
+            layers: file.layers.into_iter().map(LayerEigenvalues::from).collect(),
+            agreement_of_halves: file.agreement_of_halves,
+            warnings: file.warnings,
+        }
+    }
+}
+
+impl From<documents::AnalyzedLayer> for LayerEigenvalues {
+    fn from(file: documents::AnalyzedLayer) -> Self {
+        let documents::AnalyzedLayer { layer, eigenvalues, mean, std, omega, lowest, trace, .. } = file;
+        Self { layer, eigenvalues, mean, std, omega, lowest, trace }
+    }
 }
 
 /// Widths of a layered model: sites × layers.
@@ -225,10 +133,10 @@ pub struct SiteBits {
     pub bits: u8,
 }
 
-/// Losses over planes through the model; the fields are those of a `qbert-landscape` file.
+/// The loss over planes through the model: what the page shows of a `landscape.json`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Landscapes {
+pub struct LandscapePart {
     /// The task's name.
     pub task: String,
     /// Hash of the weights.
@@ -241,13 +149,13 @@ pub struct Landscapes {
     #[serde(deserialize_with = "number::one")]
     pub loss: f64,
     /// One plane per layer.
-    pub layers: Vec<LayerLandscape>,
+    pub layers: Vec<LayerPlane>,
 }
 
 /// The plane of one layer.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct LayerLandscape {
+pub struct LayerPlane {
     /// The layer, counted from 0.
     pub layer: usize,
     /// Eigenvalues of the two directions.
@@ -264,10 +172,24 @@ pub struct LayerLandscape {
     pub losses: Vec<Vec<f64>>,
 }
 
+impl From<documents::LossLandscapes> for LandscapePart {
+    fn from(file: documents::LossLandscapes) -> Self {
+        let documents::LossLandscapes { task, model, settings, examples, loss, layers, .. } = file;
+        Self { task, model, settings, examples, loss, layers: layers.into_iter().map(LayerPlane::from).collect() }
+    }
+}
+
+impl From<documents::LayerLandscape> for LayerPlane {
+    fn from(file: documents::LayerLandscape) -> Self {
+        let documents::LayerLandscape { layer, eigenvalues, rows, columns, losses, .. } = file;
+        Self { layer, eigenvalues, rows, columns, losses }
+    }
+}
+
 /// KL divergence of attention, full precision from quantized, per layer and head (paper, Fig. 5).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct AttentionKl {
+pub struct AttentionPart {
     /// The task's name.
     pub task: String,
     /// Sequences it was averaged over.
@@ -285,6 +207,14 @@ pub struct LayerHeads {
     /// KL of each head.
     #[serde(deserialize_with = "number::list")]
     pub heads: Vec<f64>,
+}
+
+impl From<documents::AttentionKl> for AttentionPart {
+    fn from(file: documents::AttentionKl) -> Self {
+        let documents::AttentionKl { task, examples, layers, .. } = file;
+        let layers = layers.into_iter().map(|own| LayerHeads { layer: own.layer, heads: own.heads }).collect();
+        Self { task, examples, layers }
+    }
 }
 
 /// A training run, thinned out to what a curve can show.
@@ -380,66 +310,4 @@ pub struct Scores {
     /// Their harmonic mean.
     #[serde(deserialize_with = "number::one")]
     pub f1: f64,
-}
-
-/// Predictions that differ between the full-precision and the quantized model.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Changes {
-    /// Predictions compared.
-    pub compared: usize,
-    /// Labels that changed.
-    pub flipped: usize,
-    /// Wrong before, right now.
-    pub fixed: usize,
-    /// Right before, wrong now.
-    pub broken: usize,
-    /// The ones that changed most, most first.
-    pub examples: Vec<Change>,
-}
-
-/// One example's predictions. The texts come from data files: they are untrusted and escaped wherever they are shown.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Change {
-    /// The text.
-    pub text: String,
-    /// The right answer, where it is known.
-    pub gold: Option<String>,
-    /// Full precision.
-    pub before: Answer,
-    /// Quantized.
-    pub after: Answer,
-}
-
-/// A predicted label.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Answer {
-    /// The label.
-    pub label: String,
-    /// Its probability, from 0 to 1.
-    pub confidence: Option<f64>,
-}
-
-/// How the results were made.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Provenance {
-    /// Command lines in the order they were run.
-    pub commands: Vec<String>,
-    /// Seeds, versions, hashes.
-    pub facts: Vec<Fact>,
-}
-
-/// One line of provenance.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Fact {
-    /// What it belongs to, such as `fine-tuning`.
-    pub group: String,
-    /// What it is, such as `seed`.
-    pub name: String,
-    /// Its value.
-    pub value: String,
 }

@@ -14,44 +14,9 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// Not the JSON it should be.
-    #[error("{file}: {source}")]
-    Json {
-        /// The file.
-        file: String,
-        /// What is wrong, and where.
-        source: serde_json::Error,
-    },
-    /// A line of a log is not the JSON it should be.
-    #[error("{file}:{line}: {source}")]
-    Line {
-        /// The file.
-        file: String,
-        /// The line, counted from 1.
-        line: usize,
-        /// What is wrong.
-        source: serde_json::Error,
-    },
-    /// A file of another kind.
-    #[error("{file}: it says format {found:?}, expected {expected:?}")]
-    Format {
-        /// The file.
-        file: String,
-        /// What it says.
-        found: String,
-        /// What would be right.
-        expected: &'static str,
-    },
-    /// A file of a later version.
-    #[error("{file}: version {found} of {format}, this program reads version 1")]
-    Version {
-        /// The file.
-        file: String,
-        /// Its format.
-        format: &'static str,
-        /// Its version.
-        found: u64,
-    },
+    /// A file that is not what its name says.
+    #[error(transparent)]
+    Document(#[from] qbert_documents::Error),
     /// A plan that cannot be read.
     #[error(transparent)]
     Plan(#[from] qbert_quant::Error),
@@ -78,19 +43,18 @@ pub enum Error {
 impl Error {
     /// Whether the machine failed (disk, permissions) rather than the input being wrong.
     pub fn is_environment(&self) -> bool {
-        matches!(self, Self::Read { source, .. } if source.kind() != std::io::ErrorKind::NotFound)
+        match self {
+            Self::Read { source, .. } => source.kind() != std::io::ErrorKind::NotFound,
+            Self::Document(error) => error.is_environment(),
+            _ => false,
+        }
     }
 
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Read { .. } => None,
-            Self::Json { .. } => Some("the file is damaged or was edited: make it again".to_owned()),
-            Self::Line { .. } => {
-                Some("an interrupted run may leave half a line: continue it with --resume, or delete the line".to_owned())
-            }
-            Self::Format { expected, .. } => Some(format!("files of format {expected} are written by this program only")),
-            Self::Version { .. } => Some("update the program".to_owned()),
+            Self::Document(error) => error.hint(),
             Self::Plan(error) => error.hint(),
             Self::Mixed { .. } => Some("keep the results of one model in one directory".to_owned()),
             Self::Nothing { .. } => Some(

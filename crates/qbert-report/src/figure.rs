@@ -30,7 +30,7 @@ pub use heads::Compared;
 pub use sizes::{Curve, Look, SizeCurves, SizePoint};
 
 use crate::content::Figure;
-use crate::data::{AttentionKl, Landscapes, Sensitivity};
+use crate::data::{AttentionPart, LandscapePart, SensitivityPart};
 use crate::section;
 
 /// One figure.
@@ -58,17 +58,17 @@ pub fn accuracy_against_size(curves: &SizeCurves) -> Option<Drawing> {
 }
 
 /// Eigenvalues of each layer over the runs (paper, Fig. 2); `None` without any.
-pub fn eigenvalues(sensitivity: &Sensitivity) -> Option<Drawing> {
+pub fn eigenvalues(sensitivity: &SensitivityPart) -> Option<Drawing> {
     Drawing::of(section::sensitivity::figure(sensitivity)?)
 }
 
 /// The loss around the weights of each layer (paper, Fig. 1, 3 and 6); `None` without a grid.
-pub fn landscape(landscapes: &Landscapes) -> Option<Drawing> {
+pub fn landscape(landscapes: &LandscapePart) -> Option<Drawing> {
     Drawing::of(section::landscape::surfaces(landscapes)?)
 }
 
 /// How far each head's attention moved (paper, Fig. 5); `None` without a head.
-pub fn attention_kl(attention: &AttentionKl) -> Option<Drawing> {
+pub fn attention_kl(attention: &AttentionPart) -> Option<Drawing> {
     Drawing::of(section::attention::figure(attention)?)
 }
 

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use crate::content::{Block, Cell, Figure, Panel, Section, Table, Tone};
+use crate::content::{Block, Cell, DataTable, Figure, Panel, Section, Tone};
 use crate::plot::palette;
 use crate::plot::surface::{self, Surface};
 use crate::text::safe;
@@ -197,7 +197,7 @@ fn plain(value: f64) -> String {
     format!("{rounded}")
 }
 
-fn write_table(out: &mut String, table: &Table) {
+fn write_table(out: &mut String, table: &DataTable) {
     let caption = safe(&table.caption);
     let _ = write!(
         out,

@@ -29,18 +29,17 @@ mod error;
 pub mod figure;
 mod html;
 mod markdown;
-mod number;
 mod plot;
 pub mod read;
 mod section;
 mod text;
 
 pub use data::{
-    Answer, AttentionKl, BeforeAfter, BitPlan, Change, Changes, ClassResults, ClassRow, CurvePoint, EpochMetric, Fact,
-    Landscapes, LayerHeads, LayerLandscape, LayerSensitivity, ModelPoint, Models, Provenance, Report, Scores,
-    Sensitivity, SiteBits, Speed, Summary, TrainingRun,
+    AttentionPart, BitPlan, ClassResults, ClassRow, CurvePoint, EpochMetric, LandscapePart, LayerEigenvalues,
+    LayerHeads, LayerPlane, Report, Scores, SensitivityPart, SiteBits, TrainingRun,
 };
 pub use error::{Error, Result};
+pub use qbert_documents::{Answer, BeforeAfter, Change, Changes, Fact, ModelPoint, Models, Provenance, Speed, Summary};
 pub use text::significant;
 
 /// A report as texts, and the figures that the Markdown shows.
@@ -76,9 +75,6 @@ impl Report {
 
     /// The data as JSON; [`read::report`] reads it back.
     pub fn to_json(&self) -> String {
-        // Writing to memory fails only for maps whose keys are no strings; there are none here.
-        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
-        text.push('\n');
-        text
+        qbert_documents::to_json(self)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::content::{Block, Cell, Figure, Section, Table};
+use crate::content::{Block, Cell, DataTable, Figure, Section};
 use crate::text::{escape_markdown, visible};
 
 fn safe(text: &str) -> String {
@@ -82,7 +82,7 @@ fn write_figure(out: &mut String, figures: &mut Vec<(String, String)>, figure: &
     }
 }
 
-fn write_table(out: &mut String, table: &Table) {
+fn write_table(out: &mut String, table: &DataTable) {
     let names: Vec<String> = table.head.iter().map(|head| safe(&head.name)).collect();
     let rules: Vec<&str> = table.head.iter().map(|head| if head.numeric { "---:" } else { "---" }).collect();
     let _ = writeln!(out, "| {} |\n| {} |", names.join(" | "), rules.join(" | "));

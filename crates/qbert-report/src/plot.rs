@@ -8,6 +8,7 @@ pub(crate) mod axis;
 pub(crate) mod canvas;
 pub(crate) mod contour;
 pub(crate) mod heat;
+pub(crate) mod legend;
 pub(crate) mod mark;
 pub(crate) mod palette;
 pub(crate) mod scale;

@@ -1,76 +1,38 @@
 //! Reading what the other commands wrote.
 //!
-//! Every reader takes text and the name to use in messages, so that callers decide where bytes come from;
-//! [`directory`] is the one that goes to the disk. A file's `format` and `version` are checked before its content.
+//! Most readers take text and the name to use in messages, so that callers decide where bytes come from;
+//! [`directory`] reads from disk. The files' own types are in `qbert_documents`.
 
 mod directory;
 mod metrics;
 mod training;
 
-use serde::de::DeserializeOwned;
-
 pub use directory::directory;
-pub use metrics::{Metrics, Stage, classes, metrics, run_metrics};
 pub use training::{CURVE_POINTS, TrainingLog, training};
 
-use crate::data::{
-    AttentionKl, BitPlan, Changes, FORMAT, Landscapes, Models, Provenance, Report, Sensitivity, SiteBits, Summary,
-};
-use crate::error::{Error, Result};
+use qbert_documents::{AttentionKl, LossLandscapes, Sensitivity, parse};
 
-/// Reads a JSON document that names its format.
-fn document<T: DeserializeOwned>(text: &str, file: &str, format: &'static str) -> Result<T> {
-    let json = |source| Error::Json { file: file.to_owned(), source };
-    let value: serde_json::Value = serde_json::from_str(text).map_err(json)?;
-    let found = value.get("format").and_then(serde_json::Value::as_str).unwrap_or_default();
-    if found != format {
-        return Err(Error::Format { file: file.to_owned(), found: found.to_owned(), expected: format });
-    }
-    let version = value.get("version").and_then(serde_json::Value::as_u64).unwrap_or_default();
-    if version != 1 {
-        return Err(Error::Version { file: file.to_owned(), format, found: version });
-    }
-    serde_json::from_value(value).map_err(json)
-}
+use crate::data::{AttentionPart, BitPlan, LandscapePart, Report, SensitivityPart, SiteBits};
+use crate::error::Result;
 
 /// A whole report, as [`Report::to_json`] writes it; parts may be missing.
 pub fn report(text: &str, file: &str) -> Result<Report> {
-    document(text, file, FORMAT)
+    Ok(parse(text, file)?)
 }
 
-/// `sensitivity.json`, format `qbert-sensitivity`.
-pub fn sensitivity(text: &str, file: &str) -> Result<Sensitivity> {
-    document(text, file, "qbert-sensitivity")
+/// What a page shows of a `sensitivity.json`.
+pub fn sensitivity(text: &str, file: &str) -> Result<SensitivityPart> {
+    Ok(parse::<Sensitivity>(text, file)?.into())
 }
 
-/// `landscape.json`, format `qbert-landscape`.
-pub fn landscape(text: &str, file: &str) -> Result<Landscapes> {
-    document(text, file, "qbert-landscape")
+/// What a page shows of a `landscape.json`.
+pub fn landscape(text: &str, file: &str) -> Result<LandscapePart> {
+    Ok(parse::<LossLandscapes>(text, file)?.into())
 }
 
-/// `attention.json`, format `qbert-attention-kl`.
-pub fn attention(text: &str, file: &str) -> Result<AttentionKl> {
-    document(text, file, "qbert-attention-kl")
-}
-
-/// `summary.json`, format `qbert-summary`: a [`Summary`] with `format` and `version`.
-pub fn summary(text: &str, file: &str) -> Result<Summary> {
-    document(text, file, "qbert-summary")
-}
-
-/// `models.json`, format `qbert-models`: [`Models`] with `format` and `version`.
-pub fn models(text: &str, file: &str) -> Result<Models> {
-    document(text, file, "qbert-models")
-}
-
-/// `changes.json`, format `qbert-changes`: [`Changes`] with `format` and `version`.
-pub fn changes(text: &str, file: &str) -> Result<Changes> {
-    document(text, file, "qbert-changes")
-}
-
-/// `provenance.json`, format `qbert-provenance`: a [`Provenance`] with `format` and `version`.
-pub fn provenance(text: &str, file: &str) -> Result<Provenance> {
-    document(text, file, "qbert-provenance")
+/// What a page shows of an `attention-kl.json`.
+pub fn attention(text: &str, file: &str) -> Result<AttentionPart> {
+    Ok(parse::<AttentionKl>(text, file)?.into())
 }
 
 /// `plan.toml`.

@@ -135,9 +135,9 @@ fn the_papers_figures_are_those_of_the_report() {
     let surfaces = landscape(landscapes).unwrap();
     assert_eq!(surfaces.svg.matches("<g transform").count(), landscapes.layers.len());
     assert!(surfaces.svg.contains(&format!("layer {}: λ = ", landscapes.layers[0].layer)));
-    assert_eq!(landscape(&qbert_report::Landscapes::default()), None);
-    assert_eq!(eigenvalues(&qbert_report::Sensitivity::default()), None);
-    assert_eq!(attention_kl(&qbert_report::AttentionKl::default()), None);
+    assert_eq!(landscape(&qbert_report::LandscapePart::default()), None);
+    assert_eq!(eigenvalues(&qbert_report::SensitivityPart::default()), None);
+    assert_eq!(attention_kl(&qbert_report::AttentionPart::default()), None);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn models_are_compared_head_by_head() {
     // One layer in which the other is closer, and heads that were not measured or did not move.
     far.layers[1].heads.fill(0.0);
     far.layers[2].heads[0] = f64::NAN;
-    let model = |name: &str, attention: &qbert_report::AttentionKl| Compared {
+    let model = |name: &str, attention: &qbert_report::AttentionPart| Compared {
         name: name.to_owned(),
         attention: attention.clone(),
     };

@@ -264,18 +264,17 @@ fn numbers_that_are_none_zero_or_huge_break_nothing() {
 
 #[test]
 fn degenerate_shapes_are_drawn_or_left_out_with_a_word() {
-    let landscapes = |layers: Vec<LayerLandscape>| Report {
-        landscape: Some(Landscapes { layers, ..Landscapes::default() }),
+    let landscapes = |layers: Vec<LayerPlane>| Report {
+        landscape: Some(LandscapePart { layers, ..LandscapePart::default() }),
         ..Report::default()
     };
-    let flat = LayerLandscape { losses: vec![vec![0.5; 5]; 5], ..common::landscape(1, 5) };
-    let ragged = LayerLandscape {
+    let flat = LayerPlane { losses: vec![vec![0.5; 5]; 5], ..common::landscape(1, 5) };
+    let ragged = LayerPlane {
         losses: vec![vec![0.1, 0.2, 0.3], vec![0.4, 0.5], vec![0.1, 0.9, 0.3]],
         ..common::landscape(2, 3)
     };
-    let holes =
-        LayerLandscape { losses: vec![vec![f64::NAN; 4], vec![0.1; 4], vec![0.2; 4]], ..common::landscape(3, 4) };
-    let empty = LayerLandscape { losses: vec![], rows: vec![], columns: vec![], ..common::landscape(4, 3) };
+    let holes = LayerPlane { losses: vec![vec![f64::NAN; 4], vec![0.1; 4], vec![0.2; 4]], ..common::landscape(3, 4) };
+    let empty = LayerPlane { losses: vec![], rows: vec![], columns: vec![], ..common::landscape(4, 3) };
     let page = parsed(&landscapes(vec![flat, ragged, holes, empty.clone(), common::landscape(5, 1)]).render().html);
     assert_eq!(all(&page, "canvas").len(), 3);
     let note: String = all(&page, "#landscape .note")[0].text().collect();
@@ -283,19 +282,21 @@ fn degenerate_shapes_are_drawn_or_left_out_with_a_word() {
     assert_eq!(sections(&parsed(&landscapes(vec![empty]).render().html)), ["missing"]);
 
     let equal =
-        LayerSensitivity { eigenvalues: vec![3.0; 10], mean: 3.0, std: 0.0, omega: 3.0, ..LayerSensitivity::default() };
-    for eigenvalues in [equal.clone(), LayerSensitivity { eigenvalues: vec![0.0], ..LayerSensitivity::default() }] {
+        LayerEigenvalues { eigenvalues: vec![3.0; 10], mean: 3.0, std: 0.0, omega: 3.0, ..LayerEigenvalues::default() };
+    for eigenvalues in [equal.clone(), LayerEigenvalues { eigenvalues: vec![0.0], ..LayerEigenvalues::default() }] {
         let report = Report {
-            sensitivity: Some(Sensitivity { layers: vec![eigenvalues], ..Sensitivity::default() }),
+            sensitivity: Some(SensitivityPart { layers: vec![eigenvalues], ..SensitivityPart::default() }),
             ..Report::default()
         };
         let rendered = report.render();
         assert_eq!(sections(&parsed(&rendered.html)), ["eigenvalues", "plan", "missing"]);
         check_numbers(&rendered);
     }
-    let far = LayerSensitivity { layer: usize::MAX, ..equal };
-    let report =
-        Report { sensitivity: Some(Sensitivity { layers: vec![far], ..Sensitivity::default() }), ..Report::default() };
+    let far = LayerEigenvalues { layer: usize::MAX, ..equal };
+    let report = Report {
+        sensitivity: Some(SensitivityPart { layers: vec![far], ..SensitivityPart::default() }),
+        ..Report::default()
+    };
     parsed(&report.render().html);
 
     let one = Report {
@@ -304,7 +305,7 @@ fn degenerate_shapes_are_drawn_or_left_out_with_a_word() {
             rows: vec![ClassRow { name: "only".to_owned(), ..ClassRow::default() }],
         }),
         training: vec![common::training("one step", 1), TrainingRun::default()],
-        attention: Some(AttentionKl { layers: vec![LayerHeads::default()], ..AttentionKl::default() }),
+        attention: Some(AttentionPart { layers: vec![LayerHeads::default()], ..AttentionPart::default() }),
         plan: Some(BitPlan { layers: vec![vec![]], ..BitPlan::default() }),
         models: Some(Models::default()),
         summary: Some(Summary::default()),
@@ -330,8 +331,9 @@ fn a_large_model_fits() {
 
 #[test]
 fn signs_and_layers_from_zero_are_visible() {
-    let layers = vec![LayerSensitivity { layer: 0, eigenvalues: vec![2.0, -1.0, 3.0], ..LayerSensitivity::default() }];
-    let report = Report { sensitivity: Some(Sensitivity { layers, ..Sensitivity::default() }), ..Report::default() };
+    let layers = vec![LayerEigenvalues { layer: 0, eigenvalues: vec![2.0, -1.0, 3.0], ..LayerEigenvalues::default() }];
+    let report =
+        Report { sensitivity: Some(SensitivityPart { layers, ..SensitivityPart::default() }), ..Report::default() };
     let page = parsed(&report.render().html);
     assert_eq!(all(&page, "#eigenvalues .wide circle.dot1").len(), 2);
     let negative: Vec<String> =

@@ -119,17 +119,17 @@ fn bad_files_are_named_and_something_can_be_done() {
     }
     let case = |name, text: &str, says| Case { name, text: text.to_owned(), says };
     let cases = [
-        case("sensitivity.json", "{", "sensitivity.json: EOF"),
-        case("sensitivity.json", "[]", "format \"\", expected \"qbert-sensitivity\""),
-        case("sensitivity.json", "{\"format\":\"qbert-landscape\",\"version\":1}", "expected \"qbert-sensitivity\""),
+        case("sensitivity.json", "{", "sensitivity.json:1:1: not valid JSON: EOF"),
+        case("sensitivity.json", "[]", "not a qbert-sensitivity file: it names no format"),
+        case("sensitivity.json", "{\"format\":\"qbert-landscape\",\"version\":1}", "its format is \"qbert-landscape\""),
         case("landscape.json", "{\"format\":\"qbert-landscape\",\"version\":2}", "version 2 of qbert-landscape"),
         case(
             "attention.json",
             "{\"format\":\"qbert-attention-kl\",\"version\":1,\"layers\":[{\"layer\":-1}]}",
-            "invalid value",
+            "layers[0].layer: invalid value",
         ),
         case("train.jsonl", "{\"step\":1}\nnonsense\n", "train.jsonl:2: "),
-        case("metrics.json", "{\"dev\":3}", "metrics.json: "),
+        case("metrics.json", "{\"dev\":3}", "metrics.json:1:8: dev: invalid type"),
         case("plan.toml", "version = 3", "plan.toml"),
         case("other.txt", "", "nothing to report here"),
     ];

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use qbert_documents::{AttentionKl, LayerDivergence};
 use qbert_kernels::Compute;
 use qbert_tasks::{ReadOptions, Task};
 use serde::{Deserialize, Serialize};
@@ -17,9 +18,6 @@ use crate::loading::Loaded;
 use crate::qat::Quantization;
 use crate::sensitivity::settings::sample_size;
 use crate::sensitivity::work::Sample;
-
-/// What the file calls itself.
-pub const FORMAT: &str = "qbert-attention-kl";
 
 /// What is compared.
 #[derive(Debug, Clone)]
@@ -55,40 +53,6 @@ impl Default for Settings {
     fn default() -> Self {
         Self { fraction: 0.1, max_examples: Some(2000), seed: 1 }
     }
-}
-
-/// One layer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LayerDivergence {
-    /// The layer, counted from 0.
-    pub layer: usize,
-    /// Mean divergence of every head, in nats.
-    pub heads: Vec<f64>,
-    /// Their mean.
-    pub mean: f64,
-}
-
-/// The whole file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct AttentionKl {
-    /// [`FORMAT`].
-    pub format: String,
-    /// Version of the format.
-    pub version: u32,
-    /// The task's name.
-    pub task: String,
-    /// Hashes of the two models' weights.
-    pub models: [String; 2],
-    /// Size and hash of the data.
-    pub data: serde_json::Value,
-    /// How it was made.
-    pub settings: Settings,
-    /// Sequences that were averaged over.
-    pub examples: usize,
-    /// Their tokens.
-    pub tokens: usize,
-    /// Every layer, in order.
-    pub layers: Vec<LayerDivergence>,
 }
 
 /// A model of the comparison; quantized, if its directory says so.
@@ -151,12 +115,10 @@ pub fn attention_kl(job: &Job, compute: &Compute, watch: &mut dyn FnMut(usize, u
         LayerDivergence { layer, heads, mean }
     };
     Ok(AttentionKl {
-        format: FORMAT.to_owned(),
-        version: 1,
         task: job.task.name().to_owned(),
         models: [sides[0].hash(), sides[1].hash()],
         data,
-        settings: *settings,
+        settings: serde_json::json!(settings),
         examples: sample.examples(),
         tokens,
         layers: sums.into_iter().enumerate().map(layer).collect(),

@@ -80,6 +80,9 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A file that another command wrote is not what it should be.
+    #[error(transparent)]
+    Document(#[from] qbert_documents::Error),
     /// A Hessian-vector product is not a number.
     #[error("run {run}, layer {layer}: the curvature of the loss is not a finite number")]
     Curvature {
@@ -159,6 +162,7 @@ impl Error {
             }
             Self::Integers { .. } => "leave the activations in f32: [activation] bits = 32 in the plan",
             Self::QuantizedFile { .. } => "write the checkpoint again with qbert quantize",
+            Self::Document(error) => return error.hint(),
             Self::Quant(error) => return error.hint(),
             Self::Model(error) => return error.hint(),
             Self::Task(error) => return error.hint(),
@@ -171,6 +175,7 @@ impl Error {
     pub fn is_environment(&self) -> bool {
         match self {
             Self::Io { source, .. } => !qbert_model::is_wrong_path(source),
+            Self::Document(error) => error.is_environment(),
             Self::Model(error) => error.is_environment(),
             Self::Kernel(error) => matches!(error, qbert_kernels::KernelError::ThreadStart { .. }),
             _ => false,

@@ -1,5 +1,6 @@
 //! A model on a data set: scores, predictions, metrics.
 
+use qbert_documents::DevMetrics;
 use qbert_kernels::Compute;
 use qbert_model::Parameters;
 use qbert_tasks::decode::qa::{DecodeOptions, SpanScores, answers};
@@ -31,6 +32,14 @@ pub struct Evaluation {
     /// What became of each example; not for files that people read.
     #[serde(skip)]
     pub outcomes: Outcomes,
+}
+
+impl From<&Evaluation> for DevMetrics {
+    fn from(evaluation: &Evaluation) -> Self {
+        let Evaluation { metric, value, examples, details, .. } = evaluation;
+        let details = serde_json::json!(details);
+        Self { metric: (*metric).to_owned(), value: *value, examples: Some(*examples as u64), details }
+    }
 }
 
 /// The whole report of a kind of task.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use qbert_documents::{LayerLandscape, LossLandscapes};
 use qbert_hessian::landscape::{Landscape, landscape, place};
 use qbert_hessian::{Eigenpair, Lanczos, Method as _, Stop};
 use qbert_kernels::Compute;
@@ -14,9 +15,6 @@ use crate::finetune::{data_fingerprint, fingerprint};
 use crate::loading::Loaded;
 use crate::random::Stream;
 use crate::sensitivity::work::{Sample, Wanted};
-
-/// What the file calls itself.
-pub const FORMAT: &str = "qbert-landscape";
 
 /// What landscapes are made from.
 #[derive(Debug, Clone)]
@@ -81,48 +79,11 @@ impl Settings {
     }
 }
 
-/// The landscape of one layer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LayerLandscape {
-    /// The layer, counted from 0.
-    pub layer: usize,
-    /// The eigenvalues of the two directions.
-    pub eigenvalues: Vec<f64>,
-    /// How far the directions are from being eigenvectors: `‖Hv − λv‖`.
-    pub residuals: Vec<f64>,
-    /// The grid.
-    #[serde(flatten)]
-    pub grid: Landscape,
-}
-
-/// The whole file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Landscapes {
-    /// [`FORMAT`].
-    pub format: String,
-    /// Version of the format.
-    pub version: u32,
-    /// The task's name.
-    pub task: String,
-    /// Hash of the model's weights.
-    pub model: String,
-    /// Size and hash of the data.
-    pub data: serde_json::Value,
-    /// How it was made.
-    pub settings: Settings,
-    /// Sequences whose loss is shown.
-    pub examples: usize,
-    /// The model's own loss on them: the middle of every grid.
-    pub loss: f64,
-    /// One landscape per layer asked for.
-    pub layers: Vec<LayerLandscape>,
-}
-
 /// Where the work is: what is being done, and how much of it.
 pub type Watch<'a> = &'a mut dyn FnMut(&str, usize, usize);
 
 /// Computes the landscapes of the layers asked for.
-pub fn landscapes(job: &Job, compute: &Compute, watch: Watch<'_>) -> Result<Landscapes> {
+pub fn landscapes(job: &Job, compute: &Compute, watch: Watch<'_>) -> Result<LossLandscapes> {
     job.settings.check()?;
     let loaded = Loaded::open(&job.model, job.task, &job.data, &job.read, job.max_len)?;
     let count = loaded.bert.config().layers;
@@ -141,13 +102,11 @@ pub fn landscapes(job: &Job, compute: &Compute, watch: Watch<'_>) -> Result<Land
     for (&layer, pairs) in job.layers.iter().zip(pairs) {
         layers.push(plane.layer(layer, &pairs, settings, watch)?);
     }
-    Ok(Landscapes {
-        format: FORMAT.to_owned(),
-        version: 1,
+    Ok(LossLandscapes {
         task: job.task.name().to_owned(),
         model: fingerprint(loaded.weights.values().iter().map(|value| value.to_bits())),
         data: data_fingerprint(&loaded.features)?,
-        settings: *settings,
+        settings: serde_json::json!(settings),
         examples: sample.examples(),
         loss,
         layers,
@@ -219,7 +178,7 @@ impl Plane<'_> {
         let base = weights[span.clone()].to_vec();
         let total = (settings.points | 1).pow(2);
         let mut done = 0;
-        let grid = landscape(settings.extent, settings.points, |row, column| {
+        let Landscape { rows, columns, losses } = landscape(settings.extent, settings.points, |row, column| {
             place(&base, (row, &first.vector), (column, &second.vector), &mut weights[span.clone()]);
             done += 1;
             watch(&format!("layer {layer}, point"), done, total);
@@ -227,6 +186,6 @@ impl Plane<'_> {
         })?;
         let eigenvalues = pairs.iter().map(|pair| pair.value).collect();
         let residuals = pairs.iter().map(|pair| pair.residual).collect();
-        Ok(LayerLandscape { layer, eigenvalues, residuals, grid })
+        Ok(LayerLandscape { layer, eigenvalues, residuals, rows, columns, losses })
     }
 }

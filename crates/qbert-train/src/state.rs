@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use qbert_documents::BeforeTraining;
 use qbert_model::{FloatTensor, atomic};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
@@ -28,7 +29,7 @@ pub struct Position {
     pub best: Option<(f64, usize)>,
     /// Of a model that is being quantized: its figures before training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<Before>,
+    pub before: Option<BeforeTraining>,
     /// Of a model that is being quantized: what is known of its activations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activations: Option<Learned>,
@@ -39,15 +40,6 @@ impl Position {
     pub fn start(settings: serde_json::Value) -> Self {
         Self { settings, steps: 0, log_bytes: 0, evaluated: 0, best: None, before: None, activations: None }
     }
-}
-
-/// What a model could do before quantization-aware training, in percent.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Before {
-    /// As it came in.
-    pub full_precision: f64,
-    /// Quantized and calibrated, but not trained.
-    pub post_training: f64,
 }
 
 const POSITION: &str = "position";
@@ -83,28 +75,6 @@ pub fn read(path: &Path, targets: &mut [(&str, &mut [f32])]) -> Result<Position>
         }
     }
     Ok(position)
-}
-
-/// What `metrics.json` says of a run that is over.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Ended {
-    pub(crate) dev: EndedDev,
-    pub(crate) epoch: usize,
-    #[serde(default)]
-    pub(crate) before: Option<Before>,
-    pub(crate) run: serde_json::Value,
-}
-
-#[derive(Debug, Deserialize)]
-pub(crate) struct EndedDev {
-    pub(crate) value: f64,
-}
-
-/// Reads how a run ended.
-pub(crate) fn ended(path: &Path) -> Result<Ended> {
-    let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), action: "read", source })?;
-    serde_json::from_slice(&bytes)
-        .map_err(|error| Error::Resume { path: path.to_owned(), problem: format!("not the figures of a run: {error}") })
 }
 
 /// The first place where two settings differ, for people.

@@ -11,10 +11,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use qbert_documents::{BeforeTraining, DevFigure, DevMetrics, EpochRecord, TrainingMetrics};
 use qbert_kernels::Compute;
 use qbert_model::{Parameters, TokenizerFiles, atomic, update_checkpoint};
 use qbert_tasks::Labels;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::bert::{Activations, BackwardBuffers, Bert, Mode, Pass, zero};
 use crate::error::{Error, Result};
@@ -24,8 +25,9 @@ use crate::optimizer::{Optimizer, Schedule};
 use crate::qat::student::Student;
 use crate::qat::{ModelWeights, QuantizedPass, files};
 use crate::random::Stream;
-use crate::state::{self, Before, Position, difference};
+use crate::state::{self, Position, difference};
 
+pub use qbert_documents::StepRecord;
 pub use settings::Settings;
 
 /// What the run reads and writes.
@@ -45,23 +47,6 @@ pub struct Run<'a> {
     pub out: &'a Path,
     /// What else must be equal for a run to be continued: task, data, model.
     pub identity: serde_json::Value,
-}
-
-/// A line of `train.jsonl`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct StepRecord {
-    /// Steps taken, this one included.
-    pub step: usize,
-    /// Passes over the data so far.
-    pub epoch: f64,
-    /// Mean loss of the step's sequences.
-    pub loss: f64,
-    /// Learning rate.
-    pub rate: f64,
-    /// Norm of the gradient before clipping.
-    pub gradient_norm: f64,
-    /// Tokens computed.
-    pub tokens: usize,
 }
 
 /// Whoever watches a run.
@@ -91,7 +76,7 @@ pub struct Outcome {
     pub steps: usize,
     /// Of a quantized model: its figures before training.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub before: Option<Before>,
+    pub before: Option<BeforeTraining>,
 }
 
 /// How often the state is saved, at least.
@@ -265,7 +250,7 @@ impl<'a> Trainer<'a> {
     /// How a run that is over ended, if it was this one.
     fn ended(&self) -> Result<Outcome> {
         let path = self.metrics_path();
-        let ended = state::ended(&path)?;
+        let ended: TrainingMetrics = qbert_documents::read(&path)?;
         if ended.run != self.position.settings {
             let difference = difference(&ended.run, &self.position.settings);
             return Err(Error::Resume {
@@ -273,9 +258,11 @@ impl<'a> Trainer<'a> {
                 problem: format!("the finished run was made differently: {difference}"),
             });
         }
+        let (Some(best_epoch), true) = (ended.epoch, ended.dev.value.is_finite()) else {
+            return Err(Error::Resume { path, problem: "`epoch` or `dev.value` is missing".to_owned() });
+        };
         let metric = evaluate::metric_of(self.run.dev);
-        let (best, best_epoch) = (ended.dev.value, ended.epoch);
-        Ok(Outcome { metric, best, best_epoch, steps: self.schedule.total, before: ended.before })
+        Ok(Outcome { metric, best: ended.dev.value, best_epoch, steps: self.schedule.total, before: ended.before })
     }
 
     /// Trains to the end.
@@ -346,7 +333,7 @@ impl<'a> Trainer<'a> {
             student.calibrate(self.run.bert, self.compute, self.weights.values_mut(), calibration)?;
         }
         let quantized = self.evaluate()?;
-        self.position.before = Some(Before { full_precision, post_training: quantized.value });
+        self.position.before = Some(BeforeTraining { full_precision, post_training: quantized.value });
         self.position.best = Some((quantized.value, 0));
         self.write_kept(0, &quantized)?;
         self.log_evaluation(0, &quantized)?;
@@ -427,8 +414,8 @@ impl<'a> Trainer<'a> {
 
     /// The dev figure after an epoch, among the steps.
     fn log_evaluation(&mut self, epoch: usize, evaluation: &Evaluation) -> Result<()> {
-        let Evaluation { metric, value, .. } = evaluation;
-        self.log(&serde_json::json!({ "epoch": epoch, "dev": { "metric": metric, "value": value } }))
+        let dev = DevFigure { metric: evaluation.metric.to_owned(), value: evaluation.value };
+        self.log(&EpochRecord { epoch, dev })
     }
 
     fn save(&mut self) -> Result<()> {
@@ -468,15 +455,14 @@ impl<'a> Trainer<'a> {
             files::write(out, student.quantization())?;
         }
         update_checkpoint(out, bert.config(), &self.weights, labels.names(), tokenizer)?;
-        let mut metrics = serde_json::json!({
-            "dev": evaluation,
-            "epoch": epoch,
-            "run": self.position.settings,
-        });
-        if let Some(before) = self.position.before {
-            metrics["before"] = serde_json::json!(before);
-        }
-        atomic::write_file(&self.metrics_path(), |writer| writeln!(writer, "{metrics:#}"))?;
+        let metrics = TrainingMetrics {
+            dev: DevMetrics::from(evaluation),
+            epoch: Some(epoch),
+            run: self.position.settings.clone(),
+            before: self.position.before,
+        };
+        let text = qbert_documents::to_json(&metrics);
+        atomic::write_file(&self.metrics_path(), |writer| writer.write_all(text.as_bytes()))?;
         Ok(())
     }
 }

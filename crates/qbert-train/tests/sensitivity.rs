@@ -18,7 +18,7 @@ use qbert_train::finetune::{Finetune, finetune, recipe};
 use qbert_train::landscape::{self, landscapes};
 use qbert_train::loading::Loaded;
 use qbert_train::sensitivity::{
-    Analysis, FILE, Method, Outcome, Sensitivity, Settings, Shard, Step, analyze_saving, merge, parts_in,
+    self, Analysis, FILE, Method, Outcome, Sensitivity, Settings, Shard, Step, analyze_saving, merge, parts_in,
 };
 use qbert_train::trainer::{StepRecord, Watch};
 
@@ -117,7 +117,7 @@ fn both_methods_find_the_same_eigenvalues() {
         assert!((a.omega - mean - std).abs() < 1e-12 && std > 0.0, "{a:?}");
         assert_eq!(a.trace, b.trace, "the same signs, the same trace");
     }
-    let read = Sensitivity::read(&home.path().join("lanczos").join(FILE)).unwrap();
+    let read = sensitivity::read(&home.path().join("lanczos").join(FILE)).unwrap();
     assert_eq!(read, lanczos);
 }
 
@@ -170,7 +170,7 @@ fn a_crash_after_any_pass_changes_no_byte() {
     assert_eq!(left, [FILE], "nothing but the result is left");
     // Finished already: the same answer at once, and not a pass more.
     let again = analyze_saving(&interrupted, &compute(1), Duration::ZERO, &mut |_| panic!("a pass")).unwrap();
-    assert_eq!(whole(again), Sensitivity::read(&interrupted.out.join(FILE)).unwrap());
+    assert_eq!(whole(again), sensitivity::read(&interrupted.out.join(FILE)).unwrap());
 }
 
 #[test]
@@ -268,14 +268,15 @@ fn misuse_is_refused() {
         assert!(message(&wrong).starts_with(flag), "{}", message(&wrong));
     }
     for (text, problem) in [
-        ("{", "not JSON"),
-        ("{}", "not a sensitivity file"),
+        ("{", "not valid JSON"),
+        ("{}", "not a qbert-sensitivity file"),
         (r#"{"format": "qbert-sensitivity", "version": 9}"#, "version 9"),
-        (r#"{"format": "qbert-sensitivity", "version": 1}"#, "missing field"),
+        (r#"{"format": "qbert-sensitivity", "version": 1}"#, "missing field `layers`"),
+        (r#"{"format": "qbert-sensitivity", "version": 1, "layers": []}"#, "there are no layers"),
     ] {
         let path = home.path().join("bad.json");
         std::fs::write(&path, text).unwrap();
-        let error = Sensitivity::read(&path).unwrap_err().to_string();
+        let error = sensitivity::read(&path).unwrap_err().to_string();
         assert!(error.contains("bad.json") && error.contains(problem), "{error}");
     }
 }
@@ -298,7 +299,7 @@ fn a_landscape_bends_as_its_eigenvalues_say() {
     let found = landscapes(&job, &compute(2), &mut |_, _, _| {}).unwrap();
     assert_eq!(found.layers.iter().map(|layer| layer.layer).collect::<Vec<_>>(), [1, 0]);
     for layer in &found.layers {
-        let grid = &layer.grid;
+        let grid = layer;
         assert_eq!((grid.rows.len(), grid.losses.len(), grid.losses[0].len()), (5, 5, 5));
         assert_eq!(grid.losses[2][2], found.loss);
         let step = grid.rows[3];

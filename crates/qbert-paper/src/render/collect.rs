@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use qbert_tasks::Task;
 use qbert_tasks::metrics::outcomes::{Outcomes, squared_error};
-use qbert_train::sensitivity::Sensitivity;
+use qbert_train::sensitivity::{self, Sensitivity};
 
 use crate::result::{RowResult, io};
 use crate::rows::Ranges;
@@ -257,7 +257,7 @@ impl Collected {
             }
         }
         let budgets = budgets(&rows);
-        let sensitivity = sensitivity.map(|path| Sensitivity::read(&path)).transpose()?;
+        let sensitivity = sensitivity.map(|path| sensitivity::read(&path)).transpose()?;
         let mut collected = Self { task, rows, budgets, variances: Vec::new(), sensitivity };
         collected.variances = collected.seed_variances();
         Ok(Some(collected))
@@ -290,6 +290,13 @@ impl Collected {
         let influences = influences(std::iter::once(outcomes)).map(|(means, _)| means);
         let (counted, budgets) = (self.any().counted, Vec::new());
         Sample { runs, counted, influences, within: 0.0, usual_variance: None, budgets }
+    }
+
+    /// Points that a method loses against full precision, and their standard error.
+    pub(super) fn loss(&self, name: &str, variant: Variant) -> Option<(f64, StandardError)> {
+        let (metric, sample) = (self.metric(), self.sample(name, variant)?);
+        let lost = self.full(metric) - sample.mean(metric)?;
+        Some((lost, StandardError::of(metric, &[(1.0, self.full_sample()), (-1.0, sample)])?))
     }
 
     /// The runs of a method, by its name in files.

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::collect::{Collected, Sample, Variant, name_of};
 use super::{metric_title, task_title};
 use crate::paper::Printed;
-use crate::result::io;
+use crate::result::{RowResult, io};
 use crate::rows::method_name;
 use qbert_pipeline::{Error, ErrorKind, Result};
 
@@ -260,7 +260,7 @@ pub(super) fn json(path: &Path) -> Result<(String, Value)> {
 /// The names of the data that a file was made from: those of the rows, where their number of sequences is the same.
 fn data(value: &Value, rows: Option<&Collected>) -> String {
     let sequences = value["data"]["sequences"].as_u64();
-    let same = |row: &&super::RowResult| {
+    let same = |row: &&RowResult| {
         let whole = row.settings.max_train.is_none();
         whole && sequences.is_some() && row.training.as_ref().map(|training| training.sequences) == sequences
     };

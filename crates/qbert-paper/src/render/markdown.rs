@@ -4,11 +4,11 @@ use std::fmt;
 
 /// A table; every row has as many cells as the header.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct MarkdownTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl MarkdownTable {
     pub(super) fn new<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Self {
         Self { rows: vec![header.into_iter().map(Into::into).collect()] }
     }
@@ -18,7 +18,7 @@ impl Table {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for MarkdownTable {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, row) in self.rows.iter().enumerate() {
             writeln!(formatter, "| {} |", row.join(" | "))?;

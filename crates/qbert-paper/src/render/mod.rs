@@ -4,26 +4,25 @@
 //! the paper's figures, and for each task the paper's tables with our columns beside the paper's. Figures are files beside
 //! the page. A README can have the same in a few lines.
 
+mod agreement;
+mod beyond;
 mod collect;
 mod compare;
 mod figures;
+mod headline;
+mod limits;
 mod markdown;
 mod readme;
 mod tables;
 mod why;
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use qbert_tasks::Task;
-use qbert_train::qat::method::Method;
 
-use self::collect::{Collected, StandardError, Variant, binomial, name_of};
-use self::compare::{CLAIMS, Claim, Difference, ERRORS, LOST, Verdict, difference};
-use self::markdown::Table;
-use super::paper::Printed;
-use super::result::{RowResult, io};
-use super::rows::{HEADLINE_COMPRESSION, HEADLINE_DROP, HEADLINE_METHOD, Ranges, method_name};
+use self::collect::{Collected, Variant};
+use super::result::io;
 use qbert_pipeline::Result;
 
 /// The beginning, with the command that the page is made by.
@@ -67,6 +66,12 @@ impl Rendered {
         self.block.put_into(text, file, page)
     }
 
+    /// Where the figures of a page are written, in their order.
+    pub fn figure_paths(&self, page: &Path) -> impl Iterator<Item = PathBuf> {
+        let directory = page.with_file_name(figures::DIRECTORY);
+        self.figures.iter().map(move |(name, _)| directory.join(name))
+    }
+
     /// Writes the figures, the page, and the results in a README, if one is given; each file whole or not at all, and
     /// nothing when the README has no marks.
     ///
@@ -81,9 +86,8 @@ impl Rendered {
         let write = |path: &Path, text: &str| -> Result<()> {
             Ok(qbert_model::atomic::write_file(path, |writer| writer.write_all(text.as_bytes()))?)
         };
-        let directory = page.with_file_name(figures::DIRECTORY);
-        for (name, svg) in &self.figures {
-            write(&directory.join(name), svg)?;
+        for (path, (_, svg)) in self.figure_paths(page).zip(&self.figures) {
+            write(&path, svg)?;
         }
         write(page, &self.page)?;
         replaced.map_or(Ok(()), |(file, text)| write(file, &text))
@@ -103,11 +107,11 @@ pub fn render(directory: &Path, command: &str) -> Result<Rendered> {
     let variants = shown(&all);
     let (paper, mut drawn) = figures::paper(beside, &all)?;
     let mut text = INTRODUCTION.join(command);
-    let _ = write!(text, "\n## The headline\n\n{}", headline(&all)?);
-    let _ = write!(text, "\n## What agrees with the paper and what does not\n\n{}", agreement(&all)?);
-    let _ = write!(text, "\n## Beyond the paper: ranges, compensation, distillation\n\n{}", beyond(&all)?);
+    let _ = write!(text, "\n## The headline\n\n{}", headline::headline(&all)?);
+    let _ = write!(text, "\n## What agrees with the paper and what does not\n\n{}", agreement::agreement(&all)?);
+    let _ = write!(text, "\n## Beyond the paper: ranges, compensation, distillation\n\n{}", beyond::beyond(&all)?);
     let _ = write!(text, "\n{}", why::section(beside, &all)?);
-    let _ = write!(text, "\n## The data, and what it can show\n\n{}", limits(&all)?);
+    let _ = write!(text, "\n## The data, and what it can show\n\n{}", limits::limits(&all)?);
     let mut accuracy = Vec::new();
     for collected in &all {
         let figure = figures::accuracy(collected, &variants)?;
@@ -148,274 +152,4 @@ fn metric_title(metric: &str) -> &str {
 fn shown(all: &[Collected]) -> Vec<Variant> {
     let ran = |variant: &Variant| all.iter().any(|collected| collected.has(*variant));
     Variant::all().into_iter().filter(|variant| variant.is_plain() || ran(variant)).collect()
-}
-
-/// Whether 2/3 bits at the headline's compression lose no more than the headline says.
-fn headline(all: &[Collected]) -> Result<String> {
-    let method: Method = HEADLINE_METHOD.parse()?;
-    let plain = method_name(&method, None);
-    let mut header = ["task", "row", "encoder, times smaller"].map(str::to_owned).to_vec();
-    let variants = shown(all);
-    header.extend(variants.iter().map(|variant| format!("drop: {}", variant.text())));
-    header.push("verdict".to_owned());
-    let mut table = Table::new(header);
-    let (mut holds, mut known) = (Vec::new(), 0);
-    for collected in all {
-        let title = task_title(collected.task);
-        let Some(row) = headline_row(collected, &plain) else {
-            let empty = std::iter::repeat_n("not run".to_owned(), variants.len() + 3);
-            table.row(std::iter::once(title.to_owned()).chain(empty));
-            continue;
-        };
-        known += 1;
-        let lost: Vec<_> = variants.iter().map(|&variant| loss(collected, name_of(row), variant)).collect();
-        let good = variants.iter().zip(&lost).filter(|(_, lost)| lost.is_some_and(|(lost, _)| lost <= HEADLINE_DROP));
-        let good: Vec<String> = good.map(|(variant, _)| variant.text()).collect();
-        let times = format!("{:.1}", row.sizes.compression.encoder);
-        let mut cells = vec![title.to_owned(), format!("`{}`", name_of(row)), times];
-        let number = |(lost, error): (f64, StandardError)| format!("{lost:.2} {error}");
-        cells.extend(lost.into_iter().map(|lost| lost.map_or("not run".to_owned(), number)));
-        if good.is_empty() {
-            cells.push("does not hold".to_owned());
-        } else {
-            holds.push(title);
-            cells.push(format!("holds: {}", good.join("; ")));
-        }
-        table.row(cells);
-    }
-    if known == 0 {
-        return Ok(format!("No row at 2/3 bits makes the encoder {HEADLINE_COMPRESSION} times smaller or more.\n"));
-    }
-    let which = if holds.is_empty() { String::new() } else { format!(" ({})", holds.join(", ")) };
-    Ok(format!(
-        "Encoder weights at least {HEADLINE_COMPRESSION} times smaller than f32 at 2/3 bits with at most {HEADLINE_DROP} \
-         points lost: holds on {} of {known} tasks that were run{which}.\n\n{table}\n\
-         A variant holds where its mean drop is at most {HEADLINE_DROP}; ± is the standard error of the drop, \
-         with * a rather too large one, as explained below.\n",
-        holds.len()
-    ))
-}
-
-/// Of the plans that are small enough, the largest: the one with the most layers at the higher width.
-fn headline_row<'a>(collected: &'a Collected, plain: &str) -> Option<&'a RowResult> {
-    let is_headline = |name: &str| name == plain || name.strip_prefix(plain).is_some_and(|s| s.starts_with("-high"));
-    let times = |row: &&RowResult| row.sizes.compression.encoder;
-    let rows = collected.rows.iter().filter(|row| is_headline(name_of(row)) && times(row) >= HEADLINE_COMPRESSION);
-    rows.min_by(|a, b| times(a).total_cmp(&times(b)))
-}
-
-/// Points lost against full precision, and their standard error.
-fn loss(collected: &Collected, name: &str, variant: Variant) -> Option<(f64, StandardError)> {
-    let (metric, sample) = (collected.metric(), collected.sample(name, variant)?);
-    let lost = collected.full(metric) - sample.mean(metric)?;
-    Some((lost, StandardError::of(metric, &[(1.0, collected.full_sample()), (-1.0, sample)])?))
-}
-
-/// The paper's statements, in its own setting and in the others.
-fn agreement(all: &[Collected]) -> Result<String> {
-    let mut text = format!(
-        "Each line is a statement of the paper about a difference of figures, in points of the task's metric. Beside the \
-         paper's difference stands ours with its standard error: by chance of the dev set's examples, which both models \
-         were judged by, and of the seeds (n); a row with one seed takes the mean variance of those three of the task's \
-         rows with several that lose most nearly as much, if there are any, and none otherwise. With * a row's file does not say what became of \
-         each example, and the error is that of figures on different examples (of entities for NER), which is too large as a rule. Questions about one text are taken as independent. A difference of {ERRORS} standard errors counts: then \
-         the statement *holds*, or *does not hold*; below it is *within noise*. Where all rows of a statement are {LOST} points \
-         or more below full precision *nothing* was *learned*, and their difference says nothing.\n\n"
-    );
-    let _ = write!(text, "Statements, each counted on every task that it was run on:\n\n{}\n", counts(all)?);
-    for variant in shown(all) {
-        let (run, rest) = split(all, variant)?;
-        let _ = write!(text, "### With {}\n\n", variant.text());
-        if !run.is_empty() {
-            let _ = write!(text, "{}\n{}", claims(all, variant, &run)?, lists(all, variant, &run)?);
-        }
-        text += &missing(&run, &rest);
-    }
-    Ok(text)
-}
-
-/// How many statements hold and do not, in every setting.
-fn counts(all: &[Collected]) -> Result<Table> {
-    let verdicts = [Verdict::Holds, Verdict::WithinNoise, Verdict::DoesNotHold];
-    let words = verdicts.iter().map(|verdict| verdict.word()).chain(["nothing learned"]);
-    let mut table = Table::new(std::iter::once("with").chain(words));
-    for variant in shown(all) {
-        let measured = |collected| CLAIMS.iter().map(move |claim| claim.measured(collected, variant));
-        let found = all.iter().flat_map(measured).collect::<Result<Vec<Difference>>>()?;
-        let count = |is: &dyn Fn(&&Difference) -> bool| found.iter().filter(is).count().to_string();
-        let mut cells = vec![variant.text()];
-        cells.extend(verdicts.map(|verdict| count(&|difference| difference.verdict() == Some(verdict))));
-        cells.push(count(&|difference| **difference == Difference::Lost));
-        if found.iter().any(|difference| *difference != Difference::NotRun) {
-            table.row(cells);
-        }
-    }
-    Ok(table)
-}
-
-/// The statements that some task has the runs for, and the others.
-fn split(all: &[Collected], variant: Variant) -> Result<(Vec<Claim>, Vec<Claim>)> {
-    let (mut run, mut rest) = (Vec::new(), Vec::new());
-    for claim in CLAIMS {
-        let found = all.iter().map(|collected| claim.measured(collected, variant)).collect::<Result<Vec<_>>>()?;
-        let is_run = found.iter().any(|difference| *difference != Difference::NotRun);
-        if is_run { run.push(claim) } else { rest.push(claim) }
-    }
-    Ok((run, rest))
-}
-
-fn missing(run: &[Claim], rest: &[Claim]) -> String {
-    match (run, rest) {
-        (_, []) => String::new(),
-        ([], _) => "No two rows that a statement is about were run.\n\n".to_owned(),
-        (_, rest) => {
-            let texts: Vec<&str> = rest.iter().map(|claim| claim.text).collect();
-            format!("Not run on any task: {}.\n\n", texts.join("; "))
-        }
-    }
-}
-
-fn claims(all: &[Collected], variant: Variant, run: &[Claim]) -> Result<Table> {
-    let mut header = ["statement", "table"].map(str::to_owned).to_vec();
-    for collected in all {
-        let title = task_title(collected.task);
-        header.extend([format!("{title}: paper"), format!("{title}: here")]);
-    }
-    let mut table = Table::new(header);
-    for claim in run {
-        let mut cells = vec![claim.text.to_owned(), claim.table.number().to_owned()];
-        for collected in all {
-            let printed = claim.printed(collected.task, collected.metric())?;
-            cells.push(printed.map_or("–".to_owned(), |value| format!("{value:+.2}")));
-            cells.push(claim.measured(collected, variant)?.with(Verdict::word));
-        }
-        table.row(cells);
-    }
-    Ok(table)
-}
-
-/// The statements by what became of them, each with its tasks.
-fn lists(all: &[Collected], variant: Variant, run: &[Claim]) -> Result<String> {
-    let mut text = String::new();
-    for verdict in [Verdict::Holds, Verdict::WithinNoise, Verdict::DoesNotHold] {
-        let mut found = Vec::new();
-        for claim in run {
-            let mut tasks = Vec::new();
-            for collected in all {
-                if claim.measured(collected, variant)?.verdict() == Some(verdict) {
-                    tasks.push(task_title(collected.task));
-                }
-            }
-            if !tasks.is_empty() {
-                found.push(format!("{} ({})", claim.text, tasks.join(", ")));
-            }
-        }
-        let found = if found.is_empty() { "nothing".to_owned() } else { found.join("; ") };
-        let _ = writeln!(text, "- **{}:** {found}.", capital(verdict.word()));
-    }
-    Ok(text + "\n")
-}
-
-fn capital(word: &str) -> String {
-    let mut letters = word.chars();
-    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
-}
-
-/// What optimal ranges, compensated rounding and distillation change, method by method.
-fn beyond(all: &[Collected]) -> Result<String> {
-    let effects = effects(all);
-    let mut text = "What each changes, in points, with its standard error as above; it *helps* or *hurts* where the \
-                    difference counts.\n\n"
-        .to_owned();
-    let mut header = vec!["task".to_owned(), "row".to_owned()];
-    header.extend(effects.iter().map(|(what, ..)| what.clone()));
-    let mut table = Table::new(header);
-    for collected in all {
-        let mut names: Vec<&str> = collected.rows.iter().map(name_of).collect();
-        let order = printed_order()?;
-        names.sort_by_key(|name| order.iter().position(|known| known == name).unwrap_or(order.len()));
-        names.dedup();
-        for name in names {
-            let term = |sign, variant| (sign, name.to_owned(), variant);
-            let between = |with, without| difference(collected, &[term(1.0, with), term(-1.0, without)]);
-            let found: Vec<Difference> = effects.iter().map(|&(_, with, without)| between(with, without)).collect();
-            if found.iter().any(|difference| *difference != Difference::NotRun) {
-                let cells = found.iter().map(|difference| difference.with(Verdict::effect));
-                table.row([task_title(collected.task).to_owned(), format!("`{name}`")].into_iter().chain(cells));
-            }
-        }
-    }
-    let _ = write!(text, "{table}");
-    Ok(text)
-}
-
-/// What can be set beside what: optimal ranges beside min/max, compensated rounding and distillation beside none. Those
-/// that the paper could have had are shown whether they were run or not.
-fn effects(all: &[Collected]) -> Vec<(String, Variant, Variant)> {
-    let mut effects = Vec::new();
-    for with in shown(all) {
-        if with.ranges == Ranges::Optimal && with.is_plain() {
-            let end = if with.trained { "trained" } else { "not trained" };
-            effects.push((format!("optimal ranges, {end}"), with, Variant { ranges: Ranges::MinMax, ..with }));
-        }
-        if with.compensate && !with.distill {
-            let without = Variant { compensate: false, ..with };
-            effects.push((format!("compensation, {}", without.text()), with, without));
-        }
-        if with.distill {
-            let without = Variant { distill: false, ..with };
-            effects.push((format!("distillation, {}", without.text()), with, without));
-        }
-    }
-    effects
-}
-
-/// The names of all rows of the paper's tables, in its order.
-fn printed_order() -> Result<Vec<String>> {
-    let mut order = Vec::new();
-    for printed in Printed::ALL {
-        order.extend(printed.rows()?.iter().map(|row| method_name(&row.method, None)));
-    }
-    Ok(order)
-}
-
-/// What the figures rest on.
-fn limits(all: &[Collected]) -> Result<String> {
-    let header =
-        ["task", "full precision", "paper's", "dev examples", "one standard error", "sequences to learn from", "data"];
-    let mut table = Table::new(header);
-    for collected in all {
-        let any = collected.any();
-        let metric = collected.metric();
-        let full = collected.full(metric);
-        let paper = Printed::Main.rows()?.first().and_then(|row| row.figure(collected.task, metric));
-        let sequences = collected.rows.iter().filter_map(|row| row.training.as_ref()).map(|own| own.sequences).max();
-        let first =
-            |most: Option<usize>| most.map_or(", the whole set".to_owned(), |_| ", the first ones only".to_owned());
-        table.row([
-            task_title(collected.task).to_owned(),
-            format!("{metric} {full:.2}"),
-            paper.map_or("–".to_owned(), |value| format!("{value:.2}")),
-            format!("{}{}", any.examples, first(any.settings.max_dev)),
-            format!("{:.2} points", binomial(full, any.counted).sqrt()),
-            sequences.map_or("–".to_owned(), |count| count.to_string()),
-            data(collected.task).to_owned(),
-        ]);
-    }
-    Ok(format!(
-        "{table}\nOne standard error is that of the full-precision figure on its dev set, by chance of the examples alone: \
-         on a small dev set differences of that order mean nothing, and a conclusion needs several seeds or a larger set. \
-         The dev sets also served to choose the fine-tuned checkpoints; no figure here is of a test set.\n"
-    ))
-}
-
-/// Where a task's data differs from the paper's.
-fn data(task: Task) -> &'static str {
-    match task {
-        Task::Sst2 => "GLUE's training set, whole, and dev set",
-        Task::Mnli => "a subset of the training set; the matched dev set (the mismatched one is not used)",
-        Task::Conll03 => "the English training set, whole, and eng.testa",
-        Task::Squad => "a subset of the training set with further paragraphs and SQuADShifts; the dev set of v1.1",
-        Task::Classify | Task::Pair | Task::Ner | Task::Qa => "the user's own",
-    }
 }

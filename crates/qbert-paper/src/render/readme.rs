@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::collect::{Collected, Variant};
 use super::figures::{self, Named};
-use super::markdown::Table;
+use super::markdown::MarkdownTable;
 use super::{metric_title, task_title};
 use crate::result::RowResult;
 use crate::rows::{Ranges, method_name};
@@ -119,7 +119,7 @@ fn cells(collected: &Collected) -> Result<Vec<Option<Cell<'_>>>> {
 /// The task's figures at every width, and the sizes of the first task's files.
 fn accuracies(all: &[Collected]) -> Result<String> {
     let header = ["", "full precision"].into_iter().chain(WIDTHS.map(|(title, _)| title)).chain(["quantized by"]);
-    let mut table = Table::new(header);
+    let mut table = MarkdownTable::new(header);
     let mut sizes: Option<Vec<String>> = None;
     for collected in all {
         let cells = cells(collected)?;
@@ -227,7 +227,8 @@ fn speeds(path: &Path) -> Result<String> {
         let known = WORKS.iter().find(|(name, _)| *name == work.work);
         known.map_or(work.work.clone(), |(_, shape)| format!("{shape} tokens"))
     };
-    let mut table = Table::new(std::iter::once("milliseconds".to_owned()).chain(works.iter().map(|work| title(&work))));
+    let mut table =
+        MarkdownTable::new(std::iter::once("milliseconds".to_owned()).chain(works.iter().map(|work| title(&work))));
     for (name, shown) in SPEEDS {
         let file = bench.file_bytes.get(name).map_or(String::new(), |&bytes| format!(", {:.1} MB", bytes as f64 / 1e6));
         let cells = works.iter().map(|work| significant(work.ms[name], 3));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::collect::{Collected, Sample, Variant, name_of};
 use super::figures::{self, Named};
-use super::markdown::Table;
+use super::markdown::MarkdownTable;
 use super::task_title;
 use crate::paper::{PaperRow, Printed};
 use crate::rows::{Ranges, method_name};
@@ -110,7 +110,7 @@ fn drop_of(collected: &Collected, sample: &Sample) -> String {
 }
 
 /// The paper's figures of a table beside ours.
-fn table(collected: &Collected, printed: Printed) -> Result<Table> {
+fn table(collected: &Collected, printed: Printed) -> Result<MarkdownTable> {
     let rows = printed.rows()?;
     let names: Vec<String> = rows.iter().map(|row| method_name(&row.method, None)).collect();
     // Plain variants have their columns whether they were run or not, the others where a row of this table was.
@@ -127,7 +127,7 @@ fn table(collected: &Collected, printed: Printed) -> Result<Table> {
     for variant in &extra {
         header.extend([variant.text(), "drop".to_owned()]);
     }
-    let mut table = Table::new(header);
+    let mut table = MarkdownTable::new(header);
     let baseline = rows.first();
     for (row, name) in rows.iter().zip(&names) {
         let mut cells = vec![row.label.to_owned()];
@@ -171,7 +171,7 @@ fn measured(collected: &Collected, name: &str, extra: &[Variant]) -> Vec<String>
 }
 
 /// Sizes of everything that was run, each method once, in the paper's order.
-fn sizes(collected: &Collected) -> Result<Table> {
+fn sizes(collected: &Collected) -> Result<MarkdownTable> {
     let mut known: Vec<PaperRow> = Vec::new();
     for printed in Printed::ALL {
         for row in printed.rows()? {
@@ -191,7 +191,7 @@ fn sizes(collected: &Collected) -> Result<Table> {
         "packed file, MB",
         "times",
     ];
-    let mut table = Table::new(header);
+    let mut table = MarkdownTable::new(header);
     let whole = known.first().and_then(|row| row.sizes(collected.task));
     let mut names: Vec<String> = known.iter().map(|row| method_name(&row.method, None)).collect();
     // Rows that no table of the paper has: other numbers of layers at the higher width.

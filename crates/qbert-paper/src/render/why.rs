@@ -10,10 +10,11 @@ use qbert_report::significant;
 use qbert_train::sensitivity::rank_correlation;
 use serde_json::Value;
 
+use super::beyond::printed_order;
 use super::collect::{Collected, Variant};
 use super::figures::json;
-use super::markdown::Table;
-use super::{loss, printed_order, task_title};
+use super::markdown::MarkdownTable;
+use super::task_title;
 use crate::rows::Ranges;
 use crate::weight_error::{WeightError, WeightErrors};
 use qbert_pipeline::{Error, ErrorKind, Result};
@@ -23,6 +24,9 @@ const CLEAR: f64 = 0.7;
 
 /// Quantization that changes no more than so many points has done nothing.
 const UNCHANGED: f64 = 0.5;
+
+/// Significant digits of an error.
+const DIGITS: usize = 3;
 
 const INTRODUCTION: &str = "\
 The relative squared error of the encoder's weights, `‖W − Q(W)‖² / ‖W‖²`, is measured before any training: 0 is no
@@ -92,7 +96,7 @@ impl Explained<'_> {
     }
 
     fn drop(&self, name: &str, variant: Variant) -> Option<f64> {
-        loss(self.collected, name, variant).map(|(lost, _)| lost)
+        self.collected.loss(name, variant).map(|(lost, _)| lost)
     }
 
     /// Errors of the plans that differ in the encoder, and not in the embedding only.
@@ -113,17 +117,17 @@ impl Explained<'_> {
         Ok(names)
     }
 
-    fn table(&self) -> Result<Table> {
+    fn table(&self) -> Result<MarkdownTable> {
         let mut header = vec!["row".to_owned()];
         for ranges in ["min/max", "optimal"] {
             header.extend(["error", "drop, not trained", "drop, trained"].map(|what| format!("{ranges}: {what}")));
         }
-        let mut table = Table::new(header);
+        let mut table = MarkdownTable::new(header);
         for name in self.plans()? {
             let mut cells = vec![format!("`{name}`")];
             for ranges in Ranges::ALL {
                 let error = self.encoder(name, ranges);
-                cells.push(error.map_or("–".to_owned(), number));
+                cells.push(error.map_or("–".to_owned(), |error| significant(error, DIGITS)));
                 for variant in [Variant::untrained(ranges), Variant::trained(ranges)] {
                     let lost = self.drop(name, variant);
                     cells.push(lost.map_or("not run".to_owned(), |lost| format!("{lost:.2}")));
@@ -135,8 +139,8 @@ impl Explained<'_> {
     }
 
     /// Where the error is, at 4 bits in 128 groups.
-    fn matrices(&self) -> Table {
-        let mut table = Table::new([
+    fn matrices(&self) -> MarkdownTable {
+        let mut table = MarkdownTable::new([
             "4 bits, 128 groups",
             "largest weight, in standard deviations",
             "error, min/max",
@@ -145,7 +149,7 @@ impl Explained<'_> {
         for (matrix, largest) in &self.errors.largest_weights {
             let error = |ranges| {
                 let found = self.errors.get("qbert-4", ranges).and_then(|found| found.matrices.get(matrix));
-                found.map_or("–".to_owned(), |&error| number(error))
+                found.map_or("–".to_owned(), |&error| significant(error, DIGITS))
             };
             table.row([matrix.clone(), format!("{largest:.1}"), error(Ranges::MinMax), error(Ranges::Optimal)]);
         }
@@ -179,7 +183,7 @@ fn by_matrix(beside: &Path) -> Result<String> {
     };
     let places = results.first().and_then(|result| result["cases"].as_array()).into_iter().flatten();
     let mut table =
-        Table::new(std::iter::once("min/max ranges in".to_owned()).chain(results.iter().map(|one| title(one))));
+        MarkdownTable::new(std::iter::once("min/max ranges in".to_owned()).chain(results.iter().map(|one| title(one))));
     let figure = |value: &Value| value.as_f64().map_or("–".to_owned(), |value| format!("{value:.2}"));
     let full = results.iter().map(|result| figure(&result["full_precision"]));
     table.row(std::iter::once("(full precision)".to_owned()).chain(full));
@@ -198,11 +202,6 @@ fn by_matrix(beside: &Path) -> Result<String> {
         value["bits"],
         value["command"].as_str().unwrap_or_default()
     ))
-}
-
-/// Three digits that matter.
-fn number(value: f64) -> String {
-    significant(value, 3)
 }
 
 /// Whether the drops follow the errors.
@@ -240,7 +239,7 @@ fn groups(tasks: &[Explained<'_>]) -> Option<String> {
         };
         // What is gained beyond a factor of 1 must be mostly gone.
         explained &= min_max.iter().zip(&optimal).all(|(one, other)| other - 1.0 <= (one - 1.0) / 2.0);
-        let text = |gains: &[f64]| gains.iter().copied().map(number).collect::<Vec<_>>().join(", ");
+        let text = |gains: &[f64]| gains.iter().map(|gain| significant(*gain, DIGITS)).collect::<Vec<_>>().join(", ");
         parts.push(format!(
             "{} {} with min/max and {} with optimal ranges",
             task.title(),
@@ -268,7 +267,8 @@ fn worse_than_nothing(tasks: &[Explained<'_>]) -> Option<String> {
     for task in tasks {
         let above = |ranges: Ranges| {
             let rows = task.of_encoder().filter(|found| found.ranges == ranges && found.encoder > 1.0);
-            let names: Vec<String> = rows.map(|found| format!("`{}` {}", found.name, number(found.encoder))).collect();
+            let names: Vec<String> =
+                rows.map(|found| format!("`{}` {}", found.name, significant(found.encoder, DIGITS))).collect();
             if names.is_empty() { "none".to_owned() } else { names.join(", ") }
         };
         parts.push(format!(
@@ -314,10 +314,10 @@ fn embeddings(tasks: &[Explained<'_>]) -> Option<String> {
             parts.push(format!(
                 "{} word {} and position {} with min/max, {} and {} with optimal ranges",
                 task.title(),
-                number(min_max.word),
-                number(min_max.position),
-                number(optimal.word),
-                number(optimal.position)
+                significant(min_max.word, DIGITS),
+                significant(min_max.position, DIGITS),
+                significant(optimal.word, DIGITS),
+                significant(optimal.position, DIGITS)
             ));
         }
     }
@@ -347,15 +347,4 @@ fn training_itself(tasks: &[Explained<'_>]) -> Option<String> {
             parts.join("; ")
         )
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::number;
-
-    #[test]
-    fn errors_are_written_with_three_digits() {
-        let text: Vec<String> = [123.4, 12.34, 1.234, 0.1234, 0.01234, 0.001_234].map(number).to_vec();
-        assert_eq!(text, ["123", "12.3", "1.23", "0.123", "0.0123", "0.00123"]);
-    }
 }

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use qbert_documents::{AnalyzedLayer, Error as DocumentError, Sensitivity, number::known};
 use qbert_model::Checkpoint;
 use qbert_quant::LayerSensitivity;
-use qbert_train::sensitivity::{FORMAT, VERSION, model_hash};
-use serde::Deserialize;
+use qbert_train::sensitivity::model_hash;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -22,39 +22,17 @@ pub struct Measured {
 
 const WRITTEN_BY: &str = "give the sensitivity.json that `qbert analyze` wrote";
 
-#[derive(Debug, Deserialize)]
-struct Header {
-    format: Option<serde_json::Value>,
-    version: Option<serde_json::Value>,
-}
-
-#[derive(Debug, Deserialize)]
-struct File {
-    task: Option<String>,
-    model: Option<String>,
-    layers: Vec<Layer>,
-}
-
-/// JSON has no NaN: where a number could not be measured there is null.
-#[derive(Debug, Deserialize)]
-struct Layer {
-    layer: usize,
-    mean: Option<f64>,
-    std: Option<f64>,
-    omega: Option<f64>,
-    trace: Option<f64>,
-}
-
 /// Reads the file for a model of this many encoder layers.
 ///
 /// # Errors
 /// A file that cannot be read, is no sensitivity file, or is of another model; the error names file and layer.
 pub fn read(path: &Path, model_layers: usize) -> Result<Measured> {
-    let text = std::fs::read(path).map_err(|source| {
-        let action = "read the sensitivities";
-        Error::from(qbert_model::Error::Io { path: path.to_owned(), action, source })
+    let file: Sensitivity = qbert_documents::read(path).map_err(|error| match &error {
+        DocumentError::Syntax { .. } | DocumentError::Field { .. } | DocumentError::Format { .. } => {
+            wrong(error.to_string(), WRITTEN_BY)
+        }
+        _ => Error::from(error),
     })?;
-    let file = parse(&text, path)?;
     let name = path.display();
     for (expected, layer) in file.layers.iter().enumerate() {
         if layer.layer != expected {
@@ -68,7 +46,9 @@ pub fn read(path: &Path, model_layers: usize) -> Result<Measured> {
         return Err(wrong(message, "give the file that was measured on this model"));
     }
     let layers: Result<Vec<LayerSensitivity>> = file.layers.iter().map(|layer| check(layer, path)).collect();
-    Ok(Measured { task: file.task, model: file.model, layers: layers? })
+    // A file made by hand need not name what it was measured on.
+    let named = |name: String| Some(name).filter(|name| !name.is_empty());
+    Ok(Measured { task: named(file.subject.task), model: named(file.subject.model), layers: layers? })
 }
 
 impl Measured {
@@ -81,36 +61,12 @@ impl Measured {
     }
 }
 
-fn parse(text: &[u8], path: &Path) -> Result<File> {
-    let name = path.display();
-    let at = |error: &serde_json::Error| format!("{name}:{}:{}", error.line(), error.column());
-    // What the parser says, without the place that is said before it.
-    let says = |error: &serde_json::Error| {
-        let text = error.to_string();
-        text.rsplit_once(" at line ").map_or(text.clone(), |(text, _)| text.to_owned())
-    };
-    let header: Header = serde_json::from_slice(text).map_err(|error| {
-        let what = if error.is_data() { "not a sensitivity file" } else { "not valid JSON" };
-        wrong(format!("{}: {what}: {}", at(&error), says(&error)), WRITTEN_BY)
-    })?;
-    if header.format.as_ref().and_then(|format| format.as_str()) != Some(FORMAT) {
-        let found = header.format.map_or_else(|| "no format".to_owned(), |format| format!("format {format}"));
-        return Err(wrong(format!("{name}: {found}, not \"{FORMAT}\""), WRITTEN_BY));
-    }
-    if header.version.as_ref().and_then(serde_json::Value::as_u64) != Some(u64::from(VERSION)) {
-        let found = header.version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"));
-        let message = format!("{name}: {found} of the sensitivity format is not known");
-        return Err(wrong(message, &format!("this program reads version {VERSION}")));
-    }
-    serde_json::from_slice(text).map_err(|error| wrong(format!("{}: {}", at(&error), says(&error)), WRITTEN_BY))
-}
-
-fn check(layer: &Layer, path: &Path) -> Result<LayerSensitivity> {
+fn check(layer: &AnalyzedLayer, path: &Path) -> Result<LayerSensitivity> {
     let (name, number) = (path.display(), layer.layer);
     let again = "measure this layer again; `qbert analyze --resume` keeps what is done";
-    let measured = |what: &str, value: Option<f64>| {
+    let measured = |what: &str, value: f64| {
         let absent = || wrong(format!("{name}: layer {number}: {what} is missing or not a number"), again);
-        value.filter(|value| value.is_finite()).ok_or_else(absent)
+        known(value).ok_or_else(absent)
     };
     let (mean, std) = (measured("mean", layer.mean)?, measured("std", layer.std)?);
     if std < 0.0 {
@@ -118,7 +74,7 @@ fn check(layer: &Layer, path: &Path) -> Result<LayerSensitivity> {
     }
     let sensitivity = LayerSensitivity { mean, std, trace: layer.trace };
     // Who edits omega alone would wonder why nothing changes.
-    let (said, follows) = (layer.omega.unwrap_or(sensitivity.omega()), sensitivity.omega());
+    let (said, follows) = (if layer.omega.is_nan() { sensitivity.omega() } else { layer.omega }, sensitivity.omega());
     if (said - follows).abs() > 1e-6 * follows.abs().max(f64::MIN_POSITIVE) {
         let message = format!("{name}: layer {number}: omega is {said}, but |mean| + std is {follows}");
         return Err(wrong(message, "change mean or std: omega follows from them"));

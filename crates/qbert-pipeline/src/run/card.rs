@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use qbert_report::Summary;
+use qbert_documents::Summary;
 use qbert_tasks::Kind;
 
 use super::Job;

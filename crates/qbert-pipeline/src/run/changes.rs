@@ -1,6 +1,6 @@
 //! The same data through two models: what each of them answers, side by side.
 
-use qbert_report::{Answer, Change};
+use qbert_documents::{Answer, Change};
 use qbert_tasks::{Dataset, Labels};
 use qbert_train::evaluate::Predictions;
 use qbert_train::finetune::Evaluated;

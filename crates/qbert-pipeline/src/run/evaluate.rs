@@ -1,13 +1,12 @@
 //! What every model of the run reaches on the dev data: `metrics.json`; the answers that quantization changed:
 //! `changes.json`; how fast the packed model is: `speed.json`.
 
-use qbert_report::Changes;
+use qbert_documents::{Changes, RunMetrics, StageMetrics, TrainingMetrics};
 use qbert_runtime::{Session, SessionOptions};
 use qbert_train::finetune::{Evaluate, evaluate};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::context::{Context, Step, read_text};
+use super::context::{Context, Step};
 use super::{CHECKPOINT, FINETUNED, Job, METRICS, Stage, changes, hashes, speed, write_document};
 use crate::error::{Error, ErrorKind, Result};
 use crate::packed_evaluation::evaluate_packed;
@@ -18,70 +17,24 @@ pub(super) const CHANGES: &str = "changes.json";
 /// So many of them are kept.
 const KEPT: usize = 100;
 
-/// `metrics.json` of a run.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct RunMetrics {
-    pub(super) task: String,
-    pub(super) metric: String,
-    pub(super) examples: usize,
-    pub(super) stages: Vec<StageMetrics>,
+/// Reads the run's `metrics.json`.
+pub(super) fn read_metrics(job: &Job) -> Result<RunMetrics> {
+    let path = job.path(METRICS);
+    qbert_documents::read(&path).map_err(|error| damaged(error.to_string()))
 }
 
-/// One model on the dev data.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct StageMetrics {
-    pub(super) stage: String,
-    /// Where it is, relative to the run.
-    pub(super) model: String,
-    /// In percent.
-    pub(super) value: f64,
-    /// Everything else that was measured.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    pub(super) details: Value,
-}
-
-/// The names of the stages, as the report knows them.
-pub(super) const FULL: &str = "full precision";
-pub(super) const NOT_TRAINED: &str = "quantized, not trained";
-pub(super) const TRAINED: &str = "quantized";
-pub(super) const PACKED: &str = "packed";
-
-impl RunMetrics {
-    pub(super) fn read(job: &Job) -> Result<Self> {
-        let path = job.path(METRICS);
-        serde_json::from_str(&read_text(&path)?).map_err(|error| damaged(&path, &error))
+/// Reads the quantized checkpoint's `metrics.json`.
+pub(super) fn read_trained(job: &Job) -> Result<TrainingMetrics> {
+    let path = job.path(CHECKPOINT).join(METRICS);
+    let trained: TrainingMetrics = qbert_documents::read(&path).map_err(|error| damaged(error.to_string()))?;
+    if trained.epoch.is_none() || !trained.is_quantization() || !trained.dev.value.is_finite() {
+        return Err(damaged(format!("{}: `dev.value`, `epoch` or `before` is missing", path.display())));
     }
-
-    pub(super) fn value(&self, stage: &str) -> Option<f64> {
-        self.stages.iter().find(|own| own.stage == stage).map(|own| own.value)
-    }
+    Ok(trained)
 }
 
-fn damaged(path: &std::path::Path, error: &dyn std::fmt::Display) -> Error {
-    let hint = "delete it: the same command makes it again".to_owned();
-    Error::new(ErrorKind::BadInput, format!("{}: not the metrics of a run: {error}", path.display()), hint)
-}
-
-/// `metrics.json` of the quantized checkpoint, as far as it is needed here.
-#[derive(Debug, Deserialize)]
-pub(super) struct Trained {
-    pub(super) dev: TrainedDev,
-    /// The best epoch; 0 is the model before its first step.
-    pub(super) epoch: usize,
-    pub(super) before: qbert_train::state::Before,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct TrainedDev {
-    pub(super) value: f64,
-    pub(super) details: Value,
-}
-
-impl Trained {
-    pub(super) fn read(job: &Job) -> Result<Self> {
-        let path = job.path(CHECKPOINT).join(METRICS);
-        serde_json::from_str(&read_text(&path)?).map_err(|error| damaged(&path, &error))
-    }
+fn damaged(message: String) -> Error {
+    Error::new(ErrorKind::BadInput, message, "delete it: the same command creates it again".to_owned())
 }
 
 pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
@@ -114,25 +67,26 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         let packed = evaluate_packed(&session, job.task, data, job.max_len, |done, total| {
             watch.progress(done, total, "sequences with the packed model");
         })?;
-        let trained = Trained::read(job)?;
+        let trained = read_trained(job)?;
+        let not_trained = trained.before.map_or(f64::NAN, |before| before.post_training);
         let stages = vec![
-            row(FULL, full_model, full.evaluation.value, json!(full.evaluation.details)),
-            row(NOT_TRAINED, "", trained.before.post_training, Value::Null),
-            row(TRAINED, CHECKPOINT, trained.dev.value, trained.dev.details),
-            row(PACKED, FILE_NAME, packed.evaluation.value, json!(packed.evaluation.details)),
+            row(RunMetrics::FULL_PRECISION, full_model, full.evaluation.value, json!(full.evaluation.details)),
+            row(RunMetrics::NOT_TRAINED, "", not_trained, Value::Null),
+            row(RunMetrics::QUANTIZED, CHECKPOINT, trained.dev.value, trained.dev.details),
+            row(RunMetrics::PACKED, FILE_NAME, packed.evaluation.value, json!(packed.evaluation.details)),
         ];
         let metrics = RunMetrics {
             task: job.task.name().to_owned(),
             metric: full.evaluation.metric.to_owned(),
-            examples: full.evaluation.examples,
+            examples: Some(full.evaluation.examples as u64),
             stages,
         };
         if job.speed {
-            write_document(&job.path(speed::FILE), speed::FORMAT, &speed::measure(job, &model, &session, compute)?)?;
+            write_document(&job.path(speed::FILE), &speed::measure(job, &model, &session, compute)?)?;
         }
         let changes = Changes::between(changes::all(&full, &packed), KEPT);
-        write_document(&job.path(CHANGES), "qbert-changes", &changes)?;
-        write_document(&job.path(METRICS), "qbert-metrics", &metrics)
+        write_document(&job.path(CHANGES), &changes)?;
+        write_document(&job.path(METRICS), &metrics)
     })
 }
 

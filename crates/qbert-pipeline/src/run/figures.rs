@@ -3,11 +3,11 @@
 
 use qbert_train::attention_kl::{self, attention_kl};
 use qbert_train::landscape::{self, landscapes};
-use qbert_train::sensitivity::{FILE as SENSITIVITY, Sensitivity};
+use qbert_train::sensitivity::{self, FILE as SENSITIVITY};
 use serde_json::json;
 
 use super::context::{Context, Step};
-use super::{CHECKPOINT, Stage, analyze, hashes, write_json};
+use super::{CHECKPOINT, Stage, analyze, hashes, write_document};
 use crate::error::Result;
 use crate::planning;
 
@@ -47,7 +47,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             settings: figures.landscape,
         };
         match landscapes(&around, compute, &mut |what, done, total| watch.progress(done, total, what)) {
-            Ok(found) => write_json(&job.path(LANDSCAPE), &found)?,
+            Ok(found) => write_document(&job.path(LANDSCAPE), &found)?,
             // A layer that the loss does not depend on has no landscape; everything else of the run stands.
             Err(qbert_train::Error::Batch { problem }) => watch.say(&format!("no loss landscape: {problem}")),
             Err(error) => return Err(error.into()),
@@ -62,7 +62,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             settings: figures.attention,
         };
         let found = attention_kl(&between, compute, &mut |done, total| watch.progress(done, total, "attention"))?;
-        write_json(&job.path(ATTENTION), &found)
+        write_document(&job.path(ATTENTION), &found)
     })
 }
 
@@ -70,7 +70,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
 fn layers(context: &Context<'_>) -> Result<Vec<usize>> {
     let job = context.job;
     let order = if analyze::is_needed(job) {
-        Sensitivity::read(&job.path(SENSITIVITY))?.ranking
+        sensitivity::read(&job.path(SENSITIVITY))?.ranking
     } else {
         (0..planning::shape(&context.model())?.layers).collect()
     };

@@ -29,8 +29,8 @@ mod summary;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use qbert_documents::{Document, Summary};
 use qbert_kernels::Compute;
-use qbert_report::Summary;
 use qbert_tasks::{ReadOptions, Task};
 use qbert_train::qat::student::QatSettings;
 use qbert_train::{sensitivity, trainer};
@@ -281,9 +281,7 @@ pub fn run(job: &Job, compute: &Compute, watch: &mut dyn Watch) -> Result<Finish
 /// # Errors
 /// When the file is not there or not a summary.
 pub fn read_summary(directory: &Path) -> Result<Summary> {
-    let path = directory.join(summary::FILE);
-    let text = context::read_text(&path)?;
-    Ok(qbert_report::read::summary(&text, &path.display().to_string())?)
+    Ok(qbert_documents::read(&directory.join(summary::FILE))?)
 }
 
 /// A JSON file, whole or not at all.
@@ -293,14 +291,8 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     Ok(qbert_model::atomic::write_file(path, |writer| writeln!(writer, "{text}"))?)
 }
 
-/// A file of one of the report's kinds: the value with its `format` and `version`.
-fn write_document(path: &Path, format: &str, value: &impl Serialize) -> Result<()> {
-    #[derive(Serialize)]
-    struct Document<'a, T: Serialize> {
-        format: &'a str,
-        version: u32,
-        #[serde(flatten)]
-        value: &'a T,
-    }
-    write_json(path, &Document { format, version: 1, value })
+/// A document that other crates read, too, whole or not at all.
+fn write_document(path: &Path, document: &impl Document) -> Result<()> {
+    let text = qbert_documents::to_json(document);
+    Ok(qbert_model::atomic::write_file(path, |writer| writer.write_all(text.as_bytes()))?)
 }

@@ -1,8 +1,8 @@
 //! The last stage: what came out, for people and programs. `summary.json`, `models.json`, `provenance.json`, the report in
 //! its three forms, and the model card.
 
+use qbert_documents::{Fact, Provenance};
 use qbert_model::atomic;
-use qbert_report::{Fact, Provenance};
 use qbert_train::sensitivity::FILE as SENSITIVITY;
 use serde_json::{Map, Value, json};
 
@@ -30,9 +30,9 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     };
     context.perform(step, |context| {
         let results = Results::gather(context)?;
-        write_document(&job.path(summary::FILE), "qbert-summary", &results.summary)?;
-        write_document(&job.path(MODELS), "qbert-models", &results.models())?;
-        write_document(&job.path(PROVENANCE), "qbert-provenance", &provenance(context, &results)?)?;
+        write_document(&job.path(summary::FILE), &results.summary)?;
+        write_document(&job.path(MODELS), &results.models())?;
+        write_document(&job.path(PROVENANCE), &provenance(context, &results)?)?;
         let card = card::text(context, &results);
         atomic::write_file(&job.path(CARD), |writer| writer.write_all(card.as_bytes()))?;
         let figures = job.path(FIGURES);

@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use qbert_documents::{BeforeAfter, Document, Header, Speed};
 use qbert_kernels::Compute;
-use qbert_report::{BeforeAfter, Speed};
 use qbert_runtime::{Scope, Session, Tokens};
 use qbert_tasks::Kind;
 use qbert_train::Batch;
@@ -16,11 +16,9 @@ use qbert_train::loading::Loaded;
 use serde::{Deserialize, Serialize};
 
 use super::Job;
-use super::context::read_text;
 use crate::error::{Error, ErrorKind, Result};
 
 pub(super) const FILE: &str = "speed.json";
-pub(super) const FORMAT: &str = "qbert-speed";
 
 /// Batches that are looked at.
 const BATCHES: usize = 4;
@@ -40,12 +38,15 @@ pub(super) struct Measured {
     pub(super) note: String,
 }
 
+impl Document for Measured {
+    const HEADER: Option<Header> = Some(Header { format: "qbert-speed", version: 1 });
+}
+
 impl Measured {
     pub(super) fn read(job: &Job) -> Result<Self> {
-        let path = job.path(FILE);
-        serde_json::from_str(&read_text(&path)?).map_err(|error| {
-            let hint = "delete it: the same command makes it again".to_owned();
-            Error::new(ErrorKind::BadInput, format!("{}: {error}", path.display()), hint)
+        qbert_documents::read(&job.path(FILE)).map_err(|error| {
+            let hint = "delete it: the same command creates it again".to_owned();
+            Error::new(ErrorKind::BadInput, error.to_string(), hint)
         })
     }
 }

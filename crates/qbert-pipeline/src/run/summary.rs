@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use qbert_documents::{BeforeAfter, ModelPoint, Models, RunMetrics, Summary, TrainingMetrics};
 use qbert_model::PackedModel;
 use qbert_quant::{GroupSpec, Plan, Precision, RangeMethod, Site};
-use qbert_report::{BeforeAfter, ModelPoint, Models, Summary};
 use serde::Serialize;
 
 use super::context::Context;
-use super::evaluate::{FULL, NOT_TRAINED, PACKED, RunMetrics, Trained};
+use super::evaluate::{read_metrics, read_trained};
 use super::speed::Measured;
 use super::{FINETUNED, Job, PLAN, Stage, read_summary};
 use crate::error::Result;
@@ -51,7 +51,7 @@ impl Finished {
 /// Everything the summary, the card and the provenance are made from.
 pub(super) struct Results {
     pub(super) metrics: RunMetrics,
-    pub(super) trained: Trained,
+    pub(super) trained: TrainingMetrics,
     pub(super) packed: PackedModel,
     pub(super) summary: Summary,
     /// Whether somebody changed the plan.
@@ -61,14 +61,14 @@ pub(super) struct Results {
 impl Results {
     pub(super) fn gather(context: &Context<'_>) -> Result<Self> {
         let job = context.job;
-        let metrics = RunMetrics::read(job)?;
-        let trained = Trained::read(job)?;
+        let metrics = read_metrics(job)?;
+        let trained = read_trained(job)?;
         let packed = PackedModel::open(&job.path(FILE_NAME))?;
         let speed = if job.speed { Some(Measured::read(job)?) } else { None };
         let given = job.plan.is_some() || context.record().inputs(Stage::Plan).is_none();
         let plan_edited = context.record().edited(&job.out, Stage::Plan)?;
         let mut method = method(packed.plan());
-        if trained.epoch == 0 {
+        if !trained.is_trained() {
             method += ", not trained";
         } else if job.qat.distillation.is_some() {
             method += ", trained with distillation";
@@ -79,17 +79,17 @@ impl Results {
             method += " (own plan)";
         }
         // The packed model is what is used; the training engine's figure of it is in metrics.json.
-        let value = metrics.value(PACKED);
-        let is_trained = trained.epoch > 0;
+        let value = metrics.value(RunMetrics::PACKED);
+        let is_trained = trained.is_trained();
         let mut summary = Summary {
             task: job.task.name().to_owned(),
             model: job.model.clone(),
             method,
             bits: bits(packed.plan()),
             metric: metrics.metric.clone(),
-            examples: Some(metrics.examples as u64),
-            full_precision: metrics.value(FULL),
-            post_training: if is_trained { metrics.value(NOT_TRAINED) } else { value },
+            examples: metrics.examples,
+            full_precision: metrics.value(RunMetrics::FULL_PRECISION),
+            post_training: if is_trained { metrics.value(RunMetrics::NOT_TRAINED) } else { value },
             trained: value.filter(|_| is_trained),
             file_size: Some(BeforeAfter {
                 full: 4.0 * packed.layout().len() as f64,
@@ -111,13 +111,13 @@ impl Results {
             let (name, method) = (name.to_owned(), method.to_owned());
             self.metrics.value(stage).map(|value| ModelPoint { name, method, bytes, value, this })
         };
-        let is_trained = self.trained.epoch > 0;
-        let calibrated = point("not trained", "calibrated", sizes.quantized, NOT_TRAINED, false);
+        let is_trained = self.trained.is_trained();
+        let calibrated = point("not trained", "calibrated", sizes.quantized, RunMetrics::NOT_TRAINED, false);
         let method = if is_trained { "trained" } else { "calibrated" };
         let points = [
-            point("f32", "full precision", sizes.full, FULL, false),
+            point("f32", "full precision", sizes.full, RunMetrics::FULL_PRECISION, false),
             calibrated.filter(|_| is_trained),
-            point("this model", method, sizes.quantized, PACKED, true),
+            point("this model", method, sizes.quantized, RunMetrics::PACKED, true),
         ];
         let size = "file; f32 weights alone".to_owned();
         Models { metric: self.metrics.metric.clone(), size, points: points.into_iter().flatten().collect() }
@@ -125,17 +125,17 @@ impl Results {
 }
 
 /// What to read with the figures.
-fn notes(context: &Context<'_>, metrics: &RunMetrics, trained: &Trained) -> Vec<String> {
+fn notes(context: &Context<'_>, metrics: &RunMetrics, trained: &TrainingMetrics) -> Vec<String> {
     let mut notes = Vec::new();
     let metric = &metrics.metric;
-    if let Some(value) = metrics.value(PACKED).filter(|value| (value - trained.dev.value).abs() >= 0.005) {
+    if let Some(value) = metrics.value(RunMetrics::PACKED).filter(|value| (value - trained.dev.value).abs() >= 0.005) {
         notes.push(format!(
             "The packed model's {metric} is {value:.2}, the trained one's {:.2}. Both compute the same to the last bit where \
              heads are at most 258 wide; please report a model with smaller heads where they differ.",
             trained.dev.value
         ));
     }
-    if trained.epoch == 0 && context.job.quantize.settings.epochs > 0 {
+    if !trained.is_trained() && context.job.quantize.settings.epochs > 0 {
         notes.push("Training did not improve on calibration alone, so the calibrated model was kept.".to_owned());
     }
     if context.finetunes() {

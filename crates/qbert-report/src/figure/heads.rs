@@ -1,12 +1,14 @@
 //! How far attention moves in several quantized models (paper, Fig. 5): a mark for each head, a line for each model.
 
 use crate::content::{Figure, Panel};
-use crate::data::AttentionKl;
+use crate::data::AttentionPart;
 use crate::plot::WIDE;
 use crate::plot::axis::{self, Bands};
-use crate::plot::canvas::{Anchor, Area, Canvas, text_width};
+use crate::plot::canvas::{Anchor, Area, Canvas};
+use crate::plot::legend::Legend;
 use crate::plot::mark;
 use crate::plot::scale::{Scale, extent};
+use crate::section::attention::{mean, usable};
 use crate::text::{count, significant};
 
 /// Heads that moved less than this are drawn as if they had moved so much: the axis is logarithmic.
@@ -19,20 +21,12 @@ pub struct Compared {
     /// What it is called.
     pub name: String,
     /// How far its heads moved.
-    pub attention: AttentionKl,
-}
-
-fn usable(value: f64) -> bool {
-    value.is_finite() && value >= 0.0
+    pub attention: AttentionPart,
 }
 
 /// The mean over the heads of every layer that has one: the layer's place among `layers`, and the mean.
-fn means(attention: &AttentionKl) -> Vec<(usize, f64)> {
-    let mean = |heads: &[f64]| {
-        let heads: Vec<f64> = heads.iter().copied().filter(|value| usable(*value)).collect();
-        (!heads.is_empty()).then(|| heads.iter().sum::<f64>() / heads.len() as f64)
-    };
-    attention.layers.iter().enumerate().filter_map(|(at, layer)| Some((at, mean(&layer.heads)?))).collect()
+fn means(attention: &AttentionPart) -> Vec<(usize, f64)> {
+    attention.layers.iter().enumerate().filter_map(|(at, layer)| Some((at, mean(layer)?))).collect()
 }
 
 /// The figure, if any head was measured.
@@ -121,12 +115,12 @@ fn draw_model(canvas: &mut Canvas, model: &Compared, (kind, all): (usize, usize)
 }
 
 fn legend(canvas: &mut Canvas, models: &[&Compared]) {
-    let mut x = 14.0;
+    // No second line: the plot below has a fixed place, and few models are compared.
+    let mut legend = Legend::new(f64::INFINITY, 24.0);
     for (kind, model) in models.iter().enumerate() {
-        let colour = mark::colour(kind);
-        canvas.path(&format!("line{colour}"), &[(x - 8.0, 10.0), (x + 20.0, 10.0)], false, None);
-        mark::draw(canvas, kind, &format!("fill{colour}"), (x + 6.0, 10.0), RADIUS, None);
-        canvas.text("", (x + 24.0, 14.0), Anchor::Start, &model.name);
-        x += 24.0 + text_width(&model.name, 12.0) + 24.0;
+        let (colour, entry) = (mark::colour(kind), legend.entry(&model.name));
+        canvas.path(&format!("line{colour}"), &entry.line, false, None);
+        mark::draw(canvas, kind, &format!("fill{colour}"), entry.mark, RADIUS, None);
+        canvas.text("", entry.name, Anchor::Start, &model.name);
     }
 }

@@ -7,6 +7,7 @@ use crate::content::{Figure, Panel};
 use crate::plot::WIDE;
 use crate::plot::axis;
 use crate::plot::canvas::{Anchor, Area, Canvas, text_width};
+use crate::plot::legend::{LINE, Legend};
 use crate::plot::mark;
 use crate::plot::scale::{Scale, extent};
 use crate::text::{fixed, signed};
@@ -20,7 +21,6 @@ const SPREAD: f64 = 3.0;
 /// Losing no more than this many points is what the caption calls close.
 const CLOSE: f64 = 1.0;
 const RADIUS: f64 = 5.0;
-const LINE: f64 = 20.0;
 
 /// What a mark looks like beside colour and shape, which tell the curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -314,35 +314,21 @@ fn draw_mark(canvas: &mut Canvas, curve: &Curve, look: Look, at: (f64, f64), tit
 
 /// Curves, then looks; returns the height that both take.
 fn legend(canvas: &mut Canvas, curves: &SizeCurves) -> f64 {
-    let (mut x, mut y) = (LEFT, 14.0);
+    let mut legend = Legend::new(canvas.width, 18.0);
     for curve in &curves.curves {
-        let place = next(&mut x, &mut y, &curve.name, canvas.width);
-        let sample = [(place.0 - 8.0, place.1 - 4.0), (place.0 + 20.0, place.1 - 4.0)];
-        canvas.path(&curve.stroke(), &sample, false, None);
-        draw_mark(canvas, curve, Look::Filled, (place.0 + 6.0, place.1 - 4.0), None);
-        canvas.text("", (place.0 + 24.0, place.1), Anchor::Start, &curve.name);
+        let entry = legend.entry(&curve.name);
+        canvas.path(&curve.stroke(), &entry.line, false, None);
+        draw_mark(canvas, curve, Look::Filled, entry.mark, None);
+        canvas.text("", entry.name, Anchor::Start, &curve.name);
     }
     if curves.looks.len() > 1 {
-        (x, y) = (LEFT, y + LINE);
+        legend.next_line();
         let plain = Curve::default();
         for (look, name) in &curves.looks {
-            let place = next(&mut x, &mut y, name, canvas.width);
-            draw_mark(canvas, &plain, *look, (place.0 + 6.0, place.1 - 4.0), None);
-            canvas.text("name", (place.0 + 24.0, place.1), Anchor::Start, name);
+            let entry = legend.entry(name);
+            draw_mark(canvas, &plain, *look, entry.mark, None);
+            canvas.text("name", entry.name, Anchor::Start, name);
         }
     }
-    y + 12.0
-}
-
-const LEFT: f64 = 14.0;
-
-/// The place of the next entry of the legend, in this line or the next.
-fn next(x: &mut f64, y: &mut f64, name: &str, width: f64) -> (f64, f64) {
-    let needed = 24.0 + text_width(name, 12.0) + 18.0;
-    if *x > LEFT && *x + needed > width {
-        (*x, *y) = (LEFT, *y + LINE);
-    }
-    let place = (*x, *y);
-    *x += needed;
-    place
+    legend.y + 12.0
 }

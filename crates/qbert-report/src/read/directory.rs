@@ -5,8 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::metrics::{Metrics, Stage, data_in_words};
-use crate::data::{BitPlan, EpochMetric, Fact, Landscapes, Report, Sensitivity, Summary, TrainingRun};
+use qbert_documents::{Fact, RunMetrics, Summary, TrainingMetrics, number::known, parse};
+
+use super::metrics::{MetricsFile, TrainingStage, classes, data_in_words, facts};
+use super::training::TrainingLog;
+use crate::data::{BitPlan, EpochMetric, LandscapePart, Report, SensitivityPart, TrainingRun};
 use crate::error::{Error, Result};
 
 /// Fills a report from a run's directory.
@@ -47,10 +50,10 @@ fn entries(path: &Path) -> Result<Vec<PathBuf>> {
 struct Found {
     any: bool,
     report: Report,
-    metrics: Vec<Metrics>,
-    /// Figures of a whole run: before and after quantization.
-    whole: [Option<Metrics>; 2],
-    runs: Vec<(Stage, TrainingRun)>,
+    metrics: Vec<TrainingMetrics>,
+    /// Figures of a whole run.
+    whole: Option<RunMetrics>,
+    runs: Vec<(TrainingStage, TrainingRun)>,
     landscape_file: String,
 }
 
@@ -66,15 +69,15 @@ impl Found {
             let report = &mut self.report;
             match name {
                 "train.jsonl" => log = Some(super::training(&read()?, &file)?),
-                "metrics.json" => match super::run_metrics(&read()?, &file)? {
-                    Some(whole) => self.whole = whole,
-                    None => metrics = Some(super::metrics(&read()?, &file)?),
+                "metrics.json" => match MetricsFile::parse(&read()?, &file)? {
+                    MetricsFile::Run(whole) => self.whole = Some(whole),
+                    MetricsFile::Training(own) => metrics = Some(*own),
                 },
                 "plan.toml" => report.plan = Some(super::plan(&read()?, &file)?),
-                "summary.json" => report.summary = Some(super::summary(&read()?, &file)?),
-                "models.json" => report.models = Some(super::models(&read()?, &file)?),
-                "changes.json" => report.changes = Some(super::changes(&read()?, &file)?),
-                "provenance.json" => report.provenance = super::provenance(&read()?, &file)?,
+                "summary.json" => report.summary = Some(parse(&read()?, &file)?),
+                "models.json" => report.models = Some(parse(&read()?, &file)?),
+                "changes.json" => report.changes = Some(parse(&read()?, &file)?),
+                "provenance.json" => report.provenance = parse(&read()?, &file)?,
                 _ if starts("sensitivity") => report.sensitivity = Some(super::sensitivity(&read()?, &file)?),
                 _ if starts("attention") => report.attention = Some(super::attention(&read()?, &file)?),
                 _ if starts("landscape") => self.landscape(super::landscape(&read()?, &file)?, file)?,
@@ -82,7 +85,13 @@ impl Found {
             }
             self.any = true;
         }
-        let stage = metrics.as_ref().map_or(Stage::Finetuning, Metrics::stage);
+        self.training(log, metrics);
+        Ok(())
+    }
+
+    /// Adds what a folder says of a training run: its log, its metrics or both.
+    fn training(&mut self, log: Option<TrainingLog>, metrics: Option<TrainingMetrics>) {
+        let stage = metrics.as_ref().map_or(TrainingStage::Finetuning, TrainingStage::of);
         if let Some(log) = log {
             let mut run = TrainingRun {
                 name: stage.name().to_owned(),
@@ -98,11 +107,10 @@ impl Found {
             self.runs.push((stage, run));
         }
         self.metrics.extend(metrics);
-        Ok(())
     }
 
     /// Several files of one model are shown together.
-    fn landscape(&mut self, read: Landscapes, file: String) -> Result<()> {
+    fn landscape(&mut self, read: LandscapePart, file: String) -> Result<()> {
         match &mut self.report.landscape {
             None => {
                 self.report.landscape = Some(read);
@@ -123,8 +131,8 @@ impl Found {
     fn finish(mut self) -> Report {
         self.runs.sort_by_key(|(stage, _)| *stage);
         self.report.training = self.runs.into_iter().map(|(_, run)| run).collect();
-        let of = |stage| self.metrics.iter().find(|metrics| metrics.stage() == stage);
-        let (before, after) = (of(Stage::Finetuning), of(Stage::Quantization));
+        let of = |stage| self.metrics.iter().find(|metrics| TrainingStage::of(metrics) == stage);
+        let (before, after) = (of(TrainingStage::Finetuning), of(TrainingStage::Quantization));
         let mut report = self.report;
         if report.summary.is_none() {
             report.summary = summary(before, after);
@@ -135,12 +143,14 @@ impl Found {
             summary.bits = plan.in_words();
         }
         if report.classes.is_none() {
-            let [full, packed] = &self.whole;
-            report.classes = super::classes(full.as_ref().or(before), packed.as_ref().or(after));
+            let of_run = |stage: &str| Some(&self.whole.as_ref()?.stage(stage)?.details);
+            let [before, after] = [before, after].map(|own| own.map(|metrics| &metrics.dev.details));
+            let (full, packed) = (of_run(RunMetrics::FULL_PRECISION), of_run(RunMetrics::PACKED));
+            report.classes = classes(full.or(before), packed.or(after));
         }
-        let facts = &mut report.provenance.facts;
-        facts.extend(before.into_iter().chain(after).flat_map(Metrics::facts));
-        facts.extend(report.sensitivity.iter().flat_map(analysis_facts));
+        let listed = &mut report.provenance.facts;
+        listed.extend(before.into_iter().chain(after).flat_map(facts));
+        listed.extend(report.sensitivity.iter().flat_map(analysis_facts));
         report
     }
 }
@@ -159,34 +169,33 @@ impl BitPlan {
 
 impl TrainingRun {
     /// Adds what only `metrics.json` knows: settings, and the best epoch's figure where the log has none.
-    fn describe(&mut self, metrics: &Metrics) {
+    fn describe(&mut self, metrics: &TrainingMetrics) {
         self.metric.clone_from(&metrics.dev.metric);
         self.settings = metrics.settings().clone();
         if self.evaluations.is_empty() {
-            let start = metrics.before.and_then(|before| before.post_training).map(|value| (0.0, value));
-            let best = metrics.epoch.zip(metrics.dev.value).filter(|(epoch, _)| start.is_none() || *epoch > 0.0);
-            let known = start.into_iter().chain(best);
-            self.evaluations.extend(known.map(|(epoch, value)| EpochMetric { epoch, value }));
+            let start = metrics.before.and_then(|before| known(before.post_training)).map(|value| (0, value));
+            let best = metrics.epoch.zip(known(metrics.dev.value)).filter(|(epoch, _)| start.is_none() || *epoch > 0);
+            let figures = start.into_iter().chain(best);
+            self.evaluations.extend(figures.map(|(epoch, value)| EpochMetric { epoch: epoch as f64, value }));
         }
     }
 }
 
-fn summary(before: Option<&Metrics>, after: Option<&Metrics>) -> Option<Summary> {
+fn summary(before: Option<&TrainingMetrics>, after: Option<&TrainingMetrics>) -> Option<Summary> {
     let either = after.or(before)?;
     let figures = after.and_then(|metrics| metrics.before);
     Some(Summary {
         task: either.task().to_owned(),
         metric: either.dev.metric.clone(),
         examples: either.dev.examples,
-        full_precision: before.and_then(|m| m.dev.value).or(figures.and_then(|f| f.full_precision)),
-        post_training: figures.and_then(|figures| figures.post_training),
-        // The best epoch 0 is the model before its first step.
-        trained: after.filter(|metrics| metrics.epoch != Some(0.0)).and_then(|metrics| metrics.dev.value),
+        full_precision: before.and_then(|m| known(m.dev.value)).or(figures.and_then(|f| known(f.full_precision))),
+        post_training: figures.and_then(|figures| known(figures.post_training)),
+        trained: after.filter(|metrics| metrics.is_trained()).and_then(|metrics| known(metrics.dev.value)),
         ..Summary::default()
     })
 }
 
-fn analysis_facts(sensitivity: &Sensitivity) -> Vec<Fact> {
+fn analysis_facts(sensitivity: &SensitivityPart) -> Vec<Fact> {
     let mut facts = Vec::new();
     let mut add = |name: &str, value: String| {
         if !value.is_empty() && value != "null" {

@@ -1,9 +1,9 @@
 //! `train.jsonl`: one line per step, summed up into a curve that a page can hold.
 
-use serde::Deserialize;
+use qbert_documents::{EpochRecord, LogRecord, StepRecord};
 
 use crate::data::{CurvePoint, EpochMetric};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// A curve has at most this many points; more steps than that are summed up in groups of equal size.
 pub const CURVE_POINTS: usize = 400;
@@ -21,38 +21,24 @@ pub struct TrainingLog {
     pub evaluations: Vec<EpochMetric>,
 }
 
-#[derive(Deserialize)]
-struct Line {
-    step: Option<f64>,
-    epoch: Option<f64>,
-    loss: Option<f64>,
-    rate: Option<f64>,
-    dev: Option<Dev>,
-}
-
-#[derive(Deserialize)]
-struct Dev {
-    value: Option<f64>,
-}
-
-/// Reads the log of a training run. Lines of neither kind are passed over, so that a log may say more than we show.
+/// Reads the log of a training run. Lines of an unknown kind are skipped.
 pub fn training(text: &str, file: &str) -> Result<TrainingLog> {
     let mut log = TrainingLog::default();
     let mut steps: Vec<CurvePoint> = Vec::new();
-    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let wrong = |source| Error::Line { file: file.to_owned(), line: index + 1, source };
-        let line: Line = serde_json::from_str(line).map_err(wrong)?;
-        if let (Some(epoch), Some(value)) = (line.epoch, line.dev.and_then(|dev| dev.value)) {
-            log.evaluations.push(EpochMetric { epoch, value });
-            continue;
-        }
-        let Some(step) = line.step else { continue };
-        log.steps += 1;
-        let epoch = line.epoch.unwrap_or(f64::NAN);
-        let rate = line.rate.unwrap_or(f64::NAN);
-        match line.loss.filter(|loss| loss.is_finite()) {
-            Some(loss) => steps.push(CurvePoint { step, epoch, loss, low: loss, high: loss, rate }),
-            None => log.lost += 1,
+    for record in LogRecord::parse_all(text, file)? {
+        match record {
+            LogRecord::Epoch(EpochRecord { epoch, dev }) if dev.value.is_finite() => {
+                log.evaluations.push(EpochMetric { epoch: epoch as f64, value: dev.value });
+            }
+            LogRecord::Step(StepRecord { step, epoch, loss, rate, .. }) => {
+                log.steps += 1;
+                if loss.is_finite() {
+                    steps.push(CurvePoint { step: step as f64, epoch, loss, low: loss, high: loss, rate });
+                } else {
+                    log.lost += 1;
+                }
+            }
+            LogRecord::Epoch(_) | LogRecord::Other(_) => {}
         }
     }
     let group = steps.len().div_ceil(CURVE_POINTS).max(1);
@@ -110,6 +96,6 @@ mod tests {
     fn a_broken_line_is_named() {
         let error = training("{\"step\":1}\n{\"step\":2,", "run/train.jsonl").unwrap_err();
         assert!(error.to_string().starts_with("run/train.jsonl:2: "), "{error}");
-        assert!(error.hint().unwrap().contains("--resume"));
+        assert!(error.hint().unwrap().contains("resume the run"));
     }
 }

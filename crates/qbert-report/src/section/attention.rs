@@ -1,23 +1,34 @@
 //! How far each head's attention moved by quantization (paper, §5.2, Fig. 5): heads × layers.
 
-use crate::content::{Block, Figure, Section, Table};
-use crate::data::{AttentionKl, LayerHeads, Report};
+use crate::content::{Block, DataTable, Figure, Section};
+use crate::data::{AttentionPart, LayerHeads, Report};
 use crate::plot::axis::{self, Bands};
 use crate::plot::canvas::{Anchor, Area, Canvas};
 use crate::plot::heat;
 use crate::plot::scale::extent;
 use crate::text::{count, significant};
 
-fn mean(layer: &LayerHeads) -> f64 {
-    let heads: Vec<f64> = layer.heads.iter().copied().filter(|value| value.is_finite()).collect();
-    heads.iter().sum::<f64>() / heads.len() as f64
+/// Whether a head was measured: a divergence is never negative.
+pub(crate) fn usable(value: f64) -> bool {
+    value.is_finite() && value >= 0.0
 }
 
-fn highest(attention: &AttentionKl) -> Option<f64> {
+/// The mean over the heads of a layer that were measured, if any was.
+pub(crate) fn mean(layer: &LayerHeads) -> Option<f64> {
+    let heads: Vec<f64> = layer.heads.iter().copied().filter(|value| usable(*value)).collect();
+    (!heads.is_empty()).then(|| heads.iter().sum::<f64>() / heads.len() as f64)
+}
+
+/// The mean in words; a dash where there is none.
+fn mean_text(layer: &LayerHeads, digits: usize) -> String {
+    significant(mean(layer).unwrap_or(f64::NAN), digits)
+}
+
+fn highest(attention: &AttentionPart) -> Option<f64> {
     extent(attention.layers.iter().flat_map(|layer| layer.heads.iter().copied())).map(|(_, high)| high)
 }
 
-fn draw(width: f64, attention: &AttentionKl, high: f64) -> Canvas {
+fn draw(width: f64, attention: &AttentionPart, high: f64) -> Canvas {
     let narrow = width < 500.0;
     let heads = attention.layers.iter().map(|layer| layer.heads.len()).max().unwrap_or(0);
     let cell = if narrow { 20.0 } else { 26.0 };
@@ -35,7 +46,7 @@ fn draw(width: f64, attention: &AttentionKl, high: f64) -> Canvas {
             let place = Area { left: bands.left(head), top: y, width: bands.width, height: cell };
             draw_head(&mut canvas, place, value, high, &format!("layer {}, head {head}", layer.layer));
         }
-        canvas.text("value", (width, y + cell / 2.0 + 4.0), Anchor::End, &significant(mean(layer), 2));
+        canvas.text("value", (width, y + cell / 2.0 + 4.0), Anchor::End, &mean_text(layer, 2));
     }
     let names: Vec<String> = (0..heads).map(|head| head.to_string()).collect();
     axis::named(&mut canvas, bands, area.bottom(), &names);
@@ -56,11 +67,11 @@ fn draw_head(canvas: &mut Canvas, place: Area, value: f64, high: f64, name: &str
 }
 
 /// The figure, if any head was measured.
-pub(crate) fn figure(attention: &AttentionKl) -> Option<Figure> {
+pub(crate) fn figure(attention: &AttentionPart) -> Option<Figure> {
     let high = highest(attention)?;
     let mut worst = (f64::NEG_INFINITY, 0, 0);
     let mut table =
-        Table::new("KL per layer", &["#layer", "#heads", "#mean", "#lowest", "#highest", "#head of the highest"]);
+        DataTable::new("KL per layer", &["#layer", "#heads", "#mean", "#lowest", "#highest", "#head of the highest"]);
     for layer in &attention.layers {
         let (low, top) = extent(layer.heads.iter().copied()).unwrap_or((f64::NAN, f64::NAN));
         let head = layer.heads.iter().position(|value| *value >= top);
@@ -70,7 +81,7 @@ pub(crate) fn figure(attention: &AttentionKl) -> Option<Figure> {
         table.row([
             layer.layer.to_string(),
             layer.heads.len().to_string(),
-            significant(mean(layer), 3),
+            mean_text(layer, 3),
             significant(low, 3),
             significant(top, 3),
             head.map_or("–".to_owned(), |head| head.to_string()),

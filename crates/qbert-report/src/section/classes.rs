@@ -1,6 +1,6 @@
 //! Results per class or entity type, before and after quantization.
 
-use crate::content::{Block, Cell, Figure, Section, Table, Tone};
+use crate::content::{Block, Cell, DataTable, Figure, Section, Tone};
 use crate::data::{ClassResults, ClassRow, Report, Scores};
 use crate::plot::axis;
 use crate::plot::canvas::{Anchor, Area, Canvas, text_width};
@@ -76,10 +76,10 @@ fn legend(canvas: &mut Canvas, rows: &[&ClassRow], mut x: f64) {
     }
 }
 
-fn table(results: &ClassResults) -> Table {
+fn table(results: &ClassResults) -> DataTable {
     let head =
         ["", "#examples", "#precision before", "#after", "#recall before", "#after", "#F1 before", "#after", "#change"];
-    let mut table = Table::new(format!("Results per {} in percent", results.kind), &head);
+    let mut table = DataTable::new(format!("Results per {} in percent", results.kind), &head);
     table.head[0].name.clone_from(&results.kind);
     for row in &results.rows {
         let pick = |scores: Option<Scores>, value: fn(Scores) -> f64| {
@@ -102,7 +102,7 @@ fn table(results: &ClassResults) -> Table {
 }
 
 /// Without a stage its columns go.
-fn keep_known_columns(table: &mut Table, results: &ClassResults) {
+fn keep_known_columns(table: &mut DataTable, results: &ClassResults) {
     let before = results.rows.iter().any(|row| row.before.is_some());
     let after = results.rows.iter().any(|row| row.after.is_some());
     let keep = |column: usize| match column {

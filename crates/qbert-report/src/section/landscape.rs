@@ -1,7 +1,7 @@
 //! The loss around the model (paper, Fig. 1, 3 and 6): a surface that can be turned, and the same as a map.
 
-use crate::content::{Block, Figure, Panel, Section, Table};
-use crate::data::{Landscapes, LayerLandscape, Report};
+use crate::content::{Block, DataTable, Figure, Panel, Section};
+use crate::data::{LandscapePart, LayerPlane, Report};
 use crate::plot::canvas::{Anchor, Area, Canvas};
 use crate::plot::contour;
 use crate::plot::heat;
@@ -11,24 +11,24 @@ use crate::plot::surface::{self, Surface};
 use crate::text::{count, significant};
 
 /// Rows and columns that the losses really have.
-fn shape(layer: &LayerLandscape) -> (usize, usize) {
+fn shape(layer: &LayerPlane) -> (usize, usize) {
     let columns = layer.losses.iter().map(Vec::len).min().unwrap_or(0);
     (layer.losses.len(), columns)
 }
 
-fn values(layer: &LayerLandscape) -> impl Iterator<Item = f64> {
+fn values(layer: &LayerPlane) -> impl Iterator<Item = f64> {
     layer.losses.iter().flatten().copied()
 }
 
 /// The loss of the model itself: the middle of an odd grid.
-fn middle(layer: &LayerLandscape) -> f64 {
+fn middle(layer: &LayerPlane) -> f64 {
     let (rows, columns) = shape(layer);
     let at = |rows: usize, columns: usize| layer.losses.get(rows / 2)?.get(columns / 2).copied();
     if rows % 2 == 1 && columns % 2 == 1 { at(rows, columns).unwrap_or(f64::NAN) } else { f64::NAN }
 }
 
 /// What an axis is called, with its eigenvalue where it is known.
-fn direction(layer: &LayerLandscape, index: usize) -> String {
+fn direction(layer: &LayerPlane, index: usize) -> String {
     let name = format!("direction {}", index + 1);
     match layer.eigenvalues.get(index).filter(|value| value.is_finite()) {
         Some(&value) => format!("{name}, λ = {}", significant(value, 3)),
@@ -37,7 +37,7 @@ fn direction(layer: &LayerLandscape, index: usize) -> String {
 }
 
 /// The map: cells by loss, lines of equal loss, the model in the middle.
-fn map(layer: &LayerLandscape, own: (f64, f64)) -> Canvas {
+fn map(layer: &LayerPlane, own: (f64, f64)) -> Canvas {
     let mut canvas = Canvas::new(surface::SIDE, surface::HEIGHT + 40.0);
     let area = Area { left: 52.0, top: 10.0, width: 290.0, height: 270.0 };
     let grid = surface::thinned(&layer.losses, surface::TURNABLE);
@@ -72,7 +72,7 @@ fn map(layer: &LayerLandscape, own: (f64, f64)) -> Canvas {
     canvas
 }
 
-fn map_axes(canvas: &mut Canvas, layer: &LayerLandscape, area: Area, (width, height): (f64, f64)) {
+fn map_axes(canvas: &mut Canvas, layer: &LayerPlane, area: Area, (width, height): (f64, f64)) {
     let ends = |steps: &[f64]| extent(steps.iter().copied()).unwrap_or((-1.0, 1.0));
     let x = Scale::exact(ends(&layer.columns), (area.left + width / 2.0, area.right() - width / 2.0));
     let y = Scale::exact(ends(&layer.rows), (area.bottom() - height / 2.0, area.top + height / 2.0));
@@ -91,7 +91,7 @@ fn map_axes(canvas: &mut Canvas, layer: &LayerLandscape, area: Area, (width, hei
 }
 
 /// The surface of a layer; `shared` are the lowest and the highest loss of all.
-fn view(layer: &LayerLandscape, shared: (f64, f64)) -> Surface {
+fn view(layer: &LayerPlane, shared: (f64, f64)) -> Surface {
     Surface {
         heights: layer.losses.clone(),
         own: extent(values(layer)).unwrap_or((0.0, 0.0)),
@@ -101,7 +101,7 @@ fn view(layer: &LayerLandscape, shared: (f64, f64)) -> Surface {
     }
 }
 
-fn panels(layer: &LayerLandscape, shared: (f64, f64)) -> [Panel; 2] {
+fn panels(layer: &LayerPlane, shared: (f64, f64)) -> [Panel; 2] {
     let view = view(layer, shared);
     let own = view.own;
     let range = format!("from {} to {}", significant(own.0, 3), significant(own.1, 3));
@@ -124,9 +124,9 @@ fn panels(layer: &LayerLandscape, shared: (f64, f64)) -> [Panel; 2] {
     ]
 }
 
-fn table(landscape: &Landscapes, drawn: &[&LayerLandscape]) -> Table {
+fn table(landscape: &LandscapePart, drawn: &[&LayerPlane]) -> DataTable {
     let head = ["#layer", "#first λ", "#second λ", "#grid", "#loss of the model", "#lowest loss", "#highest loss"];
-    let mut table = Table::new("Landscapes", &head);
+    let mut table = DataTable::new("Landscapes", &head);
     for layer in drawn {
         let (low, high) = extent(values(layer)).unwrap_or((f64::NAN, f64::NAN));
         let eigenvalue = |index: usize| significant(layer.eigenvalues.get(index).copied().unwrap_or(f64::NAN), 3);
@@ -145,7 +145,7 @@ fn table(landscape: &Landscapes, drawn: &[&LayerLandscape]) -> Table {
     table
 }
 
-fn caption(landscape: &Landscapes, drawn: &[&LayerLandscape], scales: &str) -> String {
+fn caption(landscape: &LandscapePart, drawn: &[&LayerPlane], scales: &str) -> String {
     let mut rises: Vec<(f64, usize)> = Vec::new();
     for layer in drawn {
         let (low, high) = extent(values(layer)).unwrap_or((0.0, 0.0));
@@ -170,18 +170,18 @@ fn caption(landscape: &Landscapes, drawn: &[&LayerLandscape], scales: &str) -> S
 }
 
 /// Layers with a grid of at least two rows and columns, and the lowest and highest loss of all.
-fn drawable(landscape: &Landscapes) -> Option<(Vec<&LayerLandscape>, (f64, f64))> {
-    let fine = |layer: &&LayerLandscape| {
+fn drawable(landscape: &LandscapePart) -> Option<(Vec<&LayerPlane>, (f64, f64))> {
+    let fine = |layer: &&LayerPlane| {
         let (rows, columns) = shape(layer);
         rows > 1 && columns > 1 && extent(values(layer)).is_some()
     };
-    let drawn: Vec<&LayerLandscape> = landscape.layers.iter().filter(fine).collect();
+    let drawn: Vec<&LayerPlane> = landscape.layers.iter().filter(fine).collect();
     let shared = extent(drawn.iter().flat_map(|layer| values(layer)))?;
     Some((drawn, shared))
 }
 
 /// The surfaces of all layers in one drawing, two in a row, each with its eigenvalues above it.
-pub(crate) fn surfaces(landscape: &Landscapes) -> Option<Figure> {
+pub(crate) fn surfaces(landscape: &LandscapePart) -> Option<Figure> {
     const TITLE: f64 = 24.0;
     let (drawn, shared) = drawable(landscape)?;
     let across = drawn.len().min(2);
@@ -221,7 +221,7 @@ pub(super) fn section(report: &Report) -> Option<Section> {
         table: Some(table(landscape, &drawn)),
     };
     let mut blocks = vec![Block::Figure(figure)];
-    let is_drawn = |layer: &LayerLandscape| drawn.iter().any(|other| std::ptr::eq(*other, layer));
+    let is_drawn = |layer: &LayerPlane| drawn.iter().any(|other| std::ptr::eq(*other, layer));
     let empty: Vec<String> =
         landscape.layers.iter().filter(|layer| !is_drawn(layer)).map(|l| l.layer.to_string()).collect();
     if !empty.is_empty() {

@@ -1,7 +1,9 @@
 //! Accuracy against size: a point per model, methods told apart by shape and colour, the best trade-offs joined.
 
-use crate::content::{Block, Figure, Section, Table};
-use crate::data::{ModelPoint, Models, Report};
+use qbert_documents::{ModelPoint, Models};
+
+use crate::content::{Block, DataTable, Figure, Section};
+use crate::data::Report;
 use crate::plot::axis;
 use crate::plot::canvas::{Anchor, Area, Canvas, text_width};
 use crate::plot::mark;
@@ -163,7 +165,7 @@ pub(super) fn section(report: &Report) -> Option<Section> {
     if points.is_empty() {
         return None;
     }
-    let mut table = Table::new("Models", &["model", "method", "#MiB", &format!("#{}", models.metric)]);
+    let mut table = DataTable::new("Models", &["model", "method", "#MiB", &format!("#{}", models.metric)]);
     for point in &points {
         table.row([point.name.clone(), point.method.clone(), fixed(point.bytes / MIB, 2), fixed(point.value, 2)]);
     }

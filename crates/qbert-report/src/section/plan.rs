@@ -1,8 +1,8 @@
 //! Ω and the bit plan per layer (paper, §3.2): bars over a strip of widths, one column per layer.
 
 use super::sensitivity::omega;
-use crate::content::{Block, Figure, Section, Table};
-use crate::data::{BitPlan, Report, Sensitivity};
+use crate::content::{Block, DataTable, Figure, Section};
+use crate::data::{BitPlan, Report, SensitivityPart};
 use crate::plot::axis::{self, Bands};
 use crate::plot::canvas::{Anchor, Area, Canvas, text_width};
 use crate::plot::palette::STEPS;
@@ -19,7 +19,7 @@ struct Column {
     bits: Option<Vec<u8>>,
 }
 
-fn columns(sensitivity: Option<&Sensitivity>, plan: Option<&BitPlan>) -> Vec<Column> {
+fn columns(sensitivity: Option<&SensitivityPart>, plan: Option<&BitPlan>) -> Vec<Column> {
     let layers = sensitivity.map(|s| s.layers.as_slice()).unwrap_or_default();
     let planned = plan.map_or(0, |plan| plan.layers.len());
     // A damaged file may name any number: columns are the layers that occur, not a range up to the largest.
@@ -108,11 +108,11 @@ fn in_words(bits: u8) -> String {
     }
 }
 
-fn table(columns: &[Column], plan: Option<&BitPlan>) -> Table {
+fn table(columns: &[Column], plan: Option<&BitPlan>) -> DataTable {
     let mut head = vec!["#layer".to_owned(), "#Ω".to_owned(), "#rank".to_owned()];
     head.extend(plan.iter().flat_map(|plan| plan.sites.iter().map(|site| format!("#{site}"))));
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    let mut table = Table::new("Ω and bits per layer", &head);
+    let mut table = DataTable::new("Ω and bits per layer", &head);
     let mut order: Vec<usize> = (0..columns.len()).filter(|&index| columns[index].omega.is_some()).collect();
     let value = |index: usize| columns[index].omega.unwrap_or(f64::NAN);
     order.sort_by(|&one, &other| value(other).total_cmp(&value(one)));

@@ -1,6 +1,6 @@
 //! How the results were made: commands, seeds, versions, hashes.
 
-use crate::content::{Block, Cell, Section, Table};
+use crate::content::{Block, Cell, DataTable, Section};
 use crate::data::Report;
 
 /// The section.
@@ -11,7 +11,7 @@ pub(super) fn section(report: &Report) -> Option<Section> {
         blocks.push(Block::Commands(provenance.commands.clone()));
     }
     if !provenance.facts.is_empty() {
-        let mut table = Table::new("Settings, seeds, versions and hashes", &["of", "what", "value"]);
+        let mut table = DataTable::new("Settings, seeds, versions and hashes", &["of", "what", "value"]);
         let mut last = "";
         for fact in &provenance.facts {
             let group = if fact.group == last { "" } else { &fact.group };

@@ -1,7 +1,7 @@
 //! Eigenvalues per layer over the runs (paper, Fig. 2): every run a mark, its sign a shape.
 
-use crate::content::{Block, Figure, Section, Table};
-use crate::data::{LayerSensitivity, Report, Sensitivity};
+use crate::content::{Block, DataTable, Figure, Section};
+use crate::data::{LayerEigenvalues, Report, SensitivityPart};
 use crate::plot::axis::{self, Bands};
 use crate::plot::canvas::{Anchor, Area, Canvas};
 use crate::plot::scale::{Scale, extent};
@@ -12,7 +12,7 @@ fn finite(values: &[f64]) -> Vec<f64> {
 }
 
 /// Mean and deviation of the runs, where the file does not say.
-fn moments(layer: &LayerSensitivity) -> (f64, f64) {
+fn moments(layer: &LayerEigenvalues) -> (f64, f64) {
     let values = finite(&layer.eigenvalues);
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -22,7 +22,7 @@ fn moments(layer: &LayerSensitivity) -> (f64, f64) {
 }
 
 /// Ω of a layer (paper, Eq. 2), or NaN.
-pub(super) fn omega(layer: &LayerSensitivity) -> f64 {
+pub(super) fn omega(layer: &LayerEigenvalues) -> f64 {
     let (mean, std) = moments(layer);
     if layer.omega.is_finite() { layer.omega } else { mean.abs() + std }
 }
@@ -35,7 +35,7 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 }
 
 /// Layers that differ by orders of magnitude need a scale that shows the small ones too.
-fn scale(layers: &[LayerSensitivity], range: (f64, f64)) -> (Scale, bool) {
+fn scale(layers: &[LayerEigenvalues], range: (f64, f64)) -> (Scale, bool) {
     let all = || layers.iter().flat_map(|layer| layer.eigenvalues.iter().copied());
     let (low, high) = extent(all()).unwrap_or((0.0, 1.0));
     let (low, high) = (low.min(0.0), high.max(0.0));
@@ -49,7 +49,7 @@ fn scale(layers: &[LayerSensitivity], range: (f64, f64)) -> (Scale, bool) {
     (Scale::symmetric((low * 1.15, high * 1.15), range, threshold), true)
 }
 
-fn draw(width: f64, layers: &[LayerSensitivity]) -> Canvas {
+fn draw(width: f64, layers: &[LayerEigenvalues]) -> Canvas {
     let height = if width < 500.0 { 280.0 } else { 320.0 };
     let mut canvas = Canvas::new(width, height + 44.0);
     let area = Area { left: 48.0, top: 24.0, width: width - 56.0, height: height - 24.0 };
@@ -72,7 +72,7 @@ fn draw(width: f64, layers: &[LayerSensitivity]) -> Canvas {
     canvas
 }
 
-fn strip(canvas: &mut Canvas, layer: &LayerSensitivity, bands: Bands, index: usize, y: &Scale) {
+fn strip(canvas: &mut Canvas, layer: &LayerEigenvalues, bands: Bands, index: usize, y: &Scale) {
     let values = finite(&layer.eigenvalues);
     let (middle, half) = (bands.middle(index), (bands.width * 0.32).min(34.0));
     let mut sorted = values.clone();
@@ -100,8 +100,8 @@ fn strip(canvas: &mut Canvas, layer: &LayerSensitivity, bands: Bands, index: usi
     }
 }
 
-fn table(sensitivity: &Sensitivity) -> Table {
-    let mut table = Table::new(
+fn table(sensitivity: &SensitivityPart) -> DataTable {
+    let mut table = DataTable::new(
         "Eigenvalues per layer",
         &[
             "#layer",
@@ -141,7 +141,7 @@ fn table(sensitivity: &Sensitivity) -> Table {
 }
 
 /// What the figure means for this model.
-fn caption(sensitivity: &Sensitivity) -> String {
+fn caption(sensitivity: &SensitivityPart) -> String {
     let layers = &sensitivity.layers;
     let runs = layers.iter().map(|layer| layer.eigenvalues.len()).max().unwrap_or(0);
     let negative = layers.iter().filter(|layer| layer.eigenvalues.iter().any(|value| *value < 0.0)).count();
@@ -164,7 +164,7 @@ fn caption(sensitivity: &Sensitivity) -> String {
 }
 
 /// The figure, if any run found an eigenvalue.
-pub(crate) fn figure(sensitivity: &Sensitivity) -> Option<Figure> {
+pub(crate) fn figure(sensitivity: &SensitivityPart) -> Option<Figure> {
     let layers = &sensitivity.layers;
     let (low, high) = extent(layers.iter().flat_map(|layer| layer.eigenvalues.iter().copied()))?;
     let description =

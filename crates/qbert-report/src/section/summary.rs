@@ -1,7 +1,9 @@
 //! The outcome in a few figures: the first thing one sees.
 
-use crate::content::{Block, Cell, Figure, Section, Table, Tile, Tone};
-use crate::data::{BeforeAfter, Report, Summary};
+use qbert_documents::{BeforeAfter, Summary};
+
+use crate::content::{Block, Cell, DataTable, Figure, Section, Tile, Tone};
+use crate::data::Report;
 use crate::plot::axis;
 use crate::plot::canvas::{Anchor, Area, Canvas};
 use crate::plot::scale::{Scale, extent};
@@ -202,7 +204,7 @@ pub(super) fn section(report: &Report) -> Option<Section> {
     } else if let Some(text) = uncertainty(summary) {
         blocks.push(Block::Note(text));
     }
-    let mut table = Table::new("The run", &["", ""]);
+    let mut table = DataTable::new("The run", &["", ""]);
     let facts =
         [("Task", &summary.task), ("Model", &summary.model), ("Method", &summary.method), ("Bits", &summary.bits)];
     for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {

@@ -1,6 +1,6 @@
 //! Training curves: loss (raw and smoothed), learning rate, the metric after epochs; one figure per run.
 
-use crate::content::{Block, Figure, Section, Table};
+use crate::content::{Block, DataTable, Figure, Section};
 use crate::data::{CurvePoint, EpochMetric, Report, TrainingRun};
 use crate::plot::axis;
 use crate::plot::canvas::{Anchor, Area, Canvas};
@@ -174,7 +174,7 @@ fn figure(name: &'static str, run: &TrainingRun) -> Option<Figure> {
         significant(*last, 3),
         best.unwrap_or_default()
     );
-    let mut table = Table::new(run.name.clone(), &["#epoch", &format!("#{}", run.metric)]);
+    let mut table = DataTable::new(run.name.clone(), &["#epoch", &format!("#{}", run.metric)]);
     for evaluation in &run.evaluations {
         table.row([crate::text::tick(evaluation.epoch), fixed(evaluation.value, 2)]);
     }

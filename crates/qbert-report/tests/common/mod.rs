@@ -10,7 +10,7 @@ fn noise(place: usize) -> f64 {
     (mixed >> 11) as f64 / (1u64 << 53) as f64
 }
 
-pub(crate) fn sensitivity(layers: usize, runs: usize) -> Sensitivity {
+pub(crate) fn sensitivity(layers: usize, runs: usize) -> SensitivityPart {
     let layer = |layer: usize| {
         let eigenvalues: Vec<f64> = (0..runs)
             .map(|run| {
@@ -20,21 +20,21 @@ pub(crate) fn sensitivity(layers: usize, runs: usize) -> Sensitivity {
             .collect();
         let mean = eigenvalues.iter().sum::<f64>() / runs as f64;
         let std = (eigenvalues.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / runs as f64).sqrt();
-        LayerSensitivity { layer, eigenvalues, mean, std, omega: mean.abs() + std, ..LayerSensitivity::default() }
+        LayerEigenvalues { layer, eigenvalues, mean, std, omega: mean.abs() + std, ..LayerEigenvalues::default() }
     };
-    Sensitivity {
+    SensitivityPart {
         task: "sst2".to_owned(),
         layers: (0..layers).map(layer).collect(),
         agreement_of_halves: Some(0.9),
         warnings: vec!["something to know".to_owned()],
-        ..Sensitivity::default()
+        ..SensitivityPart::default()
     }
 }
 
-pub(crate) fn landscape(layer: usize, points: usize) -> LayerLandscape {
+pub(crate) fn landscape(layer: usize, points: usize) -> LayerPlane {
     let at = |index: usize| index as f64 / (points.max(2) - 1) as f64 - 0.5;
     let loss = |row: usize, column: usize| 0.05 + at(row).powi(2) * 3.0 / (layer + 1) as f64 + at(column).powi(2) * 0.4;
-    LayerLandscape {
+    LayerPlane {
         layer,
         eigenvalues: vec![6.0 / (layer + 1) as f64, 0.8],
         rows: (0..points).map(at).collect(),
@@ -53,9 +53,9 @@ pub(crate) fn plan(layers: usize) -> BitPlan {
     }
 }
 
-pub(crate) fn attention(layers: usize, heads: usize) -> AttentionKl {
+pub(crate) fn attention(layers: usize, heads: usize) -> AttentionPart {
     let layer = |layer| LayerHeads { layer, heads: (0..heads).map(|head| noise(layer * 31 + head) * 0.3).collect() };
-    AttentionKl { task: "sst2".to_owned(), examples: 512, layers: (0..layers).map(layer).collect() }
+    AttentionPart { task: "sst2".to_owned(), examples: 512, layers: (0..layers).map(layer).collect() }
 }
 
 pub(crate) fn training(name: &str, steps: usize) -> TrainingRun {
@@ -149,11 +149,11 @@ pub(crate) fn full(layers: usize, heads: usize) -> Report {
         models: Some(models()),
         sensitivity: Some(sensitivity(layers, 10)),
         plan: Some(plan(layers)),
-        landscape: Some(Landscapes {
+        landscape: Some(LandscapePart {
             examples: 16,
             loss: 0.05,
             layers: vec![landscape(0, 15), landscape(5, 15)],
-            ..Landscapes::default()
+            ..LandscapePart::default()
         }),
         attention: Some(attention(layers, heads)),
         training: vec![training("Fine-tuning", 300), training("Quantization-aware training", 200)],

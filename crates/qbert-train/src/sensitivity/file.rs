@@ -2,16 +2,12 @@
 
 use std::path::Path;
 
+use qbert_documents::{AnalysisRun, AnalysisSubject, AnalyzedLayer, Sensitivity};
 use qbert_model::atomic;
 use serde::{Deserialize, Serialize};
 
 use super::settings::{Method, Settings};
 use crate::error::{Error, Result};
-
-/// What the file calls itself.
-pub const FORMAT: &str = "qbert-sensitivity";
-/// The version that this crate reads and writes.
-pub const VERSION: u32 = 1;
 
 /// One layer in one run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -34,154 +30,60 @@ pub struct Found {
     pub trace: Option<f64>,
 }
 
-/// What a run looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct RunInfo {
-    /// The run, counted from 0.
-    pub run: usize,
-    /// Sequences.
-    pub examples: usize,
-    /// Their tokens.
-    pub tokens: usize,
-    /// Mean loss over them.
-    pub loss: f64,
+/// Sums an analysis up; `found` has every layer of every run.
+pub(super) fn sum_up(
+    subject: AnalysisSubject,
+    settings: Settings,
+    runs: Vec<AnalysisRun>,
+    found: &[Found],
+) -> Sensitivity {
+    let layers: Vec<AnalyzedLayer> =
+        (0..subject.layer_parameters.len()).map(|layer| summarize(layer, &subject, found)).collect();
+    let all: Vec<f64> = layers.iter().map(|layer| layer.omega).collect();
+    let halves = [0..settings.runs / 2, settings.runs / 2..settings.runs]
+        .map(|half| layers.iter().map(|layer| omega(&layer.eigenvalues[half.clone()])).collect::<Vec<_>>());
+    let agreement_of_halves = (settings.runs >= 4).then(|| rank_correlation(&halves[0], &halves[1])).flatten();
+    let warnings = warnings(&layers, settings);
+    let (ranking, settings) = (ranking(&all), serde_json::json!(settings));
+    Sensitivity { subject, settings, layers, ranking, agreement_of_halves, runs, warnings }
 }
 
-/// What was analysed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Subject {
-    /// The task's name.
-    pub task: String,
-    /// Hash of the model's weights.
-    pub model: String,
-    /// Parameters of each encoder layer.
-    pub layer_parameters: Vec<usize>,
-    /// Size and hash of the data.
-    pub data: serde_json::Value,
-    /// Longest sequence in tokens.
-    pub max_len: usize,
+/// Writes the file, whole or not at all.
+pub(super) fn write(path: &Path, found: &Sensitivity) -> Result<()> {
+    let text = qbert_documents::to_json(found);
+    Ok(atomic::write_file(path, |writer| writer.write_all(text.as_bytes()))?)
 }
 
-/// A layer over all runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LayerSensitivity {
-    /// The layer, counted from 0.
-    pub layer: usize,
-    /// The eigenvalue of largest size in every run.
-    pub eigenvalues: Vec<f64>,
-    /// Their mean.
-    pub mean: f64,
-    /// Their standard deviation (of the runs themselves: divided by their number).
-    pub std: f64,
-    /// Ω = |mean| + std (Eq. 2).
-    pub omega: f64,
-    /// Lowest eigenvalue in every run; empty with power iteration.
-    pub lowest: Vec<f64>,
-    /// Products formed in every run.
-    pub iterations: Vec<usize>,
-    /// Distance within which there is an eigenvalue, in every run.
-    pub residuals: Vec<f64>,
-    /// Runs that reached the tolerance.
-    pub converged: usize,
-    /// Mean trace over the runs, divided by the number of the layer's parameters.
-    pub trace: Option<f64>,
+/// Reads the file of a complete analysis.
+///
+/// # Errors
+/// A file that cannot be read or is not a complete `sensitivity.json`.
+pub fn read(path: &Path) -> Result<Sensitivity> {
+    let found: Sensitivity = qbert_documents::read(path)?;
+    found.check().map_err(|problem| damaged(path, problem))?;
+    Ok(found)
 }
 
-/// The whole file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Sensitivity {
-    /// [`FORMAT`].
-    pub format: String,
-    /// [`VERSION`].
-    pub version: u32,
-    /// What was analysed.
-    #[serde(flatten)]
-    pub subject: Subject,
-    /// How.
-    pub settings: Settings,
-    /// Every layer, in order.
-    pub layers: Vec<LayerSensitivity>,
-    /// Layers from the most to the least sensitive.
-    pub ranking: Vec<usize>,
-    /// Spearman's correlation of Ω between the first and the second half of the runs: 1 says that the ranking is stable.
-    pub agreement_of_halves: Option<f64>,
-    /// Every run.
-    pub runs: Vec<RunInfo>,
-    /// What a reader should know before trusting the plan.
-    pub warnings: Vec<String>,
-}
-
-impl Sensitivity {
-    /// Sums up; `found` has every layer of every run.
-    pub(super) fn new(subject: Subject, settings: Settings, runs: Vec<RunInfo>, found: &[Found]) -> Self {
-        let layers: Vec<LayerSensitivity> =
-            (0..subject.layer_parameters.len()).map(|layer| summarize(layer, &subject, found)).collect();
-        let all: Vec<f64> = layers.iter().map(|layer| layer.omega).collect();
-        let halves = [0..settings.runs / 2, settings.runs / 2..settings.runs]
-            .map(|half| layers.iter().map(|layer| omega(&layer.eigenvalues[half.clone()])).collect::<Vec<_>>());
-        let agreement_of_halves = (settings.runs >= 4).then(|| rank_correlation(&halves[0], &halves[1])).flatten();
-        let warnings = warnings(&layers, settings);
-        let ranking = ranking(&all);
-        let format = FORMAT.to_owned();
-        Self { format, version: VERSION, subject, settings, layers, ranking, agreement_of_halves, runs, warnings }
-    }
-
-    /// Writes the file, whole or not at all.
-    pub fn write(&self, path: &Path) -> Result<()> {
-        let text =
-            serde_json::to_string_pretty(self).map_err(|error| damaged(path, format!("cannot be written: {error}")))?;
-        Ok(atomic::write_file(path, |writer| writeln!(writer, "{text}"))?)
-    }
-
-    /// Reads and checks a file.
-    pub fn read(path: &Path) -> Result<Self> {
-        let io = |source| Error::Io { path: path.to_owned(), action: "read the sensitivities", source };
-        let bytes = std::fs::read(path).map_err(io)?;
-        let value: serde_json::Value =
-            serde_json::from_slice(&bytes).map_err(|error| damaged(path, format!("not JSON: {error}")))?;
-        let format = value.get("format").and_then(serde_json::Value::as_str);
-        if format != Some(FORMAT) {
-            return Err(damaged(path, format!("not a sensitivity file: its \"format\" is not \"{FORMAT}\"")));
-        }
-        let version = value.get("version").and_then(serde_json::Value::as_u64);
-        if version != Some(u64::from(VERSION)) {
-            let found = version.map_or("none".to_owned(), |version| version.to_string());
-            return Err(damaged(path, format!("version {found}, but this program reads version {VERSION}")));
-        }
-        let read: Self = serde_json::from_value(value).map_err(|error| damaged(path, error.to_string()))?;
-        read.check().map_err(|problem| damaged(path, problem))?;
-        Ok(read)
-    }
-
-    fn check(&self) -> std::result::Result<(), String> {
-        if self.layers.is_empty() {
-            return Err("there are no layers".to_owned());
-        }
-        for (index, layer) in self.layers.iter().enumerate() {
-            if layer.layer != index {
-                return Err(format!("layer {} stands where layer {index} should", layer.layer));
-            }
-            // JSON has no NaN, but a number too large for f64 is read as infinity.
-            if ![layer.mean, layer.std, layer.omega].iter().all(|value| value.is_finite()) {
-                return Err(format!("layer {index}: mean, std or omega is not a finite number"));
-            }
-        }
-        Ok(())
-    }
+/// The settings that an analysis was made with; `path` is its file.
+///
+/// # Errors
+/// Settings that this program does not know.
+pub fn settings_of(found: &Sensitivity, path: &Path) -> Result<Settings> {
+    serde_json::from_value(found.settings.clone()).map_err(|error| damaged(path, format!("settings: {error}")))
 }
 
 fn damaged(path: &Path, problem: String) -> Error {
     Error::Sensitivity { path: path.to_owned(), problem }
 }
 
-fn summarize(layer: usize, subject: &Subject, found: &[Found]) -> LayerSensitivity {
+fn summarize(layer: usize, subject: &AnalysisSubject, found: &[Found]) -> AnalyzedLayer {
     let mut own: Vec<&Found> = found.iter().filter(|unit| unit.layer == layer).collect();
     own.sort_by_key(|unit| unit.run);
     let eigenvalues: Vec<f64> = own.iter().map(|unit| unit.eigenvalue).collect();
     let (mean, std) = moments(&eigenvalues);
     let traces: Vec<f64> = own.iter().filter_map(|unit| unit.trace).collect();
     let parameters = subject.layer_parameters[layer] as f64;
-    LayerSensitivity {
+    AnalyzedLayer {
         layer,
         mean,
         std,
@@ -237,7 +139,7 @@ pub fn rank_correlation(first: &[f64], second: &[f64]) -> Option<f64> {
 /// the runs, it is worth a word.
 const LARGE_NEGATIVE: f64 = 0.5;
 
-fn warnings(layers: &[LayerSensitivity], settings: Settings) -> Vec<String> {
+fn warnings(layers: &[AnalyzedLayer], settings: Settings) -> Vec<String> {
     let mut warnings = Vec::new();
     let negative: Vec<String> = layers.iter().filter_map(negative_curvature).collect();
     if !negative.is_empty() {
@@ -260,13 +162,13 @@ fn warnings(layers: &[LayerSensitivity], settings: Settings) -> Vec<String> {
     warnings
 }
 
-fn count_negative(layer: &LayerSensitivity) -> usize {
+fn count_negative(layer: &AnalyzedLayer) -> usize {
     layer.eigenvalues.iter().filter(|&&value| value < 0.0).count()
 }
 
 /// A layer on a slope: half of the runs say so. A single small sample whose loss sits in a few wrong answers can have a
 /// negative eigenvalue at the best of minima.
-fn negative_curvature(layer: &LayerSensitivity) -> Option<String> {
+fn negative_curvature(layer: &AnalyzedLayer) -> Option<String> {
     let (index, runs, dominant) = (layer.layer, layer.eigenvalues.len(), count_negative(layer));
     (dominant > 0 && 2 * dominant >= runs).then(|| {
         let lowest = layer.eigenvalues.iter().copied().fold(f64::INFINITY, f64::min);
@@ -277,8 +179,8 @@ fn negative_curvature(layer: &LayerSensitivity) -> Option<String> {
 }
 
 /// What is neither a slope nor a valley.
-fn unclear_curvature(layers: &[LayerSensitivity]) -> Option<String> {
-    let large = |layer: &LayerSensitivity| moments(&layer.lowest).0 < -LARGE_NEGATIVE * layer.mean;
+fn unclear_curvature(layers: &[AnalyzedLayer]) -> Option<String> {
+    let large = |layer: &AnalyzedLayer| moments(&layer.lowest).0 < -LARGE_NEGATIVE * layer.mean;
     let unclear = layers.iter().filter(|layer| count_negative(layer) > 0 || large(layer));
     let unclear: Vec<usize> = unclear.map(|layer| layer.layer).collect();
     let negative: usize = layers.iter().map(count_negative).sum();

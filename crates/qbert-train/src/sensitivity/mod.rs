@@ -17,7 +17,8 @@ use qbert_kernels::Compute;
 use qbert_model::{Parameters, atomic};
 use qbert_tasks::{ReadOptions, Task};
 
-pub use file::{FORMAT, Found, LayerSensitivity, RunInfo, Sensitivity, Subject, VERSION, rank_correlation};
+pub use file::{Found, rank_correlation, read, settings_of};
+pub use qbert_documents::{AnalysisRun, AnalysisSubject, AnalyzedLayer, Sensitivity};
 pub use settings::{Method, Settings, Shard};
 
 use crate::error::{Error, Result};
@@ -162,13 +163,13 @@ pub fn analyze_saving(
     Ok(outcome)
 }
 
-/// The hash of a model's weights, as [`Subject::model`] has it: tells whether sensitivities are those of a model.
+/// The hash of a model's weights, as [`AnalysisSubject::model`] has it: tells whether sensitivities are those of a model.
 pub fn model_hash(weights: &Parameters) -> String {
     fingerprint(weights.values().iter().map(|value| value.to_bits()))
 }
 
-fn subject(analysis: &Analysis, loaded: &Loaded) -> Result<Subject> {
-    Ok(Subject {
+fn subject(analysis: &Analysis, loaded: &Loaded) -> Result<AnalysisSubject> {
+    Ok(AnalysisSubject {
         task: analysis.task.name().to_owned(),
         model: model_hash(&loaded.weights),
         layer_parameters: loaded.bert.layout().layers().iter().map(ExactSizeIterator::len).collect(),
@@ -210,8 +211,8 @@ fn open(analysis: &Analysis, part: &Part, state_path: &Path) -> Result<Begin> {
         return Ok(Begin::Fresh);
     }
     let (saved, outcome) = if analysis.shard == Shard::WHOLE {
-        let whole = Sensitivity::read(&finished)?;
-        let saved = Part::new(whole.subject.clone(), whole.settings, Shard::WHOLE);
+        let whole = file::read(&finished)?;
+        let saved = Part::new(whole.subject.clone(), file::settings_of(&whole, &finished)?, Shard::WHOLE);
         (saved, Outcome::Whole(Box::new(whole)))
     } else {
         (Part::read(&finished)?, Outcome::Part(finished.clone()))
@@ -261,8 +262,8 @@ fn finish(mut part: Part, out: &Path) -> Result<Outcome> {
 /// Writes the file of a whole analysis.
 fn sum_up(mut part: Part, out: &Path) -> Result<Sensitivity> {
     part.sort();
-    let whole = Sensitivity::new(part.subject, part.settings, part.runs, &part.found);
-    whole.write(&finished_path(out, Shard::WHOLE))?;
+    let whole = file::sum_up(part.subject, part.settings, part.runs, &part.found);
+    file::write(&finished_path(out, Shard::WHOLE), &whole)?;
     Ok(whole)
 }
 

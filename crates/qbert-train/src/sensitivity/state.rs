@@ -5,17 +5,19 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use qbert_documents::{AnalysisRun, AnalysisSubject};
 use qbert_model::{FloatTensor, atomic};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
-use super::file::{Found, RunInfo, Subject};
+use super::file::Found;
 use super::settings::{Settings, Shard};
 use super::work::{LayerState, RunWork};
 use crate::error::{Error, Result};
 
 /// What a finished part of an analysis calls itself.
 const PART_FORMAT: &str = "qbert-sensitivity-part";
+const PART_VERSION: u32 = 1;
 const METADATA: &str = "analysis";
 
 /// What is found so far: of the whole, or of a shard's part. A finished part is written as JSON.
@@ -24,17 +26,17 @@ pub(super) struct Part {
     pub(super) format: String,
     pub(super) version: u32,
     #[serde(flatten)]
-    pub(super) subject: Subject,
+    pub(super) subject: AnalysisSubject,
     pub(super) settings: Settings,
     pub(super) shard: Shard,
-    pub(super) runs: Vec<RunInfo>,
+    pub(super) runs: Vec<AnalysisRun>,
     pub(super) found: Vec<Found>,
 }
 
 impl Part {
-    pub(super) fn new(subject: Subject, settings: Settings, shard: Shard) -> Self {
+    pub(super) fn new(subject: AnalysisSubject, settings: Settings, shard: Shard) -> Self {
         let format = PART_FORMAT.to_owned();
-        Self { format, version: super::file::VERSION, subject, settings, shard, runs: Vec::new(), found: Vec::new() }
+        Self { format, version: PART_VERSION, subject, settings, shard, runs: Vec::new(), found: Vec::new() }
     }
 
     pub(super) fn has(&self, run: usize, layer: usize) -> bool {
@@ -72,9 +74,9 @@ impl Part {
         let bytes = std::fs::read(path).map_err(io)?;
         let part: Self =
             serde_json::from_slice(&bytes).map_err(|error| bad(path, format!("not a part of an analysis: {error}")))?;
-        if part.format != PART_FORMAT || part.version != super::file::VERSION {
+        if part.format != PART_FORMAT || part.version != PART_VERSION {
             let (format, version) = (&part.format, part.version);
-            let wanted = super::file::VERSION;
+            let wanted = PART_VERSION;
             return Err(bad(path, format!("{format} {version} where {PART_FORMAT} {wanted} is expected")));
         }
         Ok(part)
@@ -85,7 +87,7 @@ fn as_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-fn data(subject: &Subject) -> String {
+fn data(subject: &AnalysisSubject) -> String {
     format!("{} {} up to {} tokens", subject.task, subject.data, subject.max_len)
 }
 

@@ -3,11 +3,12 @@
 //! A pass over the sample forms the next product of every layer that is not done. What a layer finds does not depend on
 //! which other layers go along, so that shards and resumed runs give the same numbers.
 
+use qbert_documents::AnalysisRun;
 use qbert_hessian::{Basis, Lanczos, Method as _, PowerIteration, Trace};
 use qbert_kernels::Compute;
 use serde::{Deserialize, Serialize};
 
-use super::file::{Found, RunInfo};
+use super::file::Found;
 use super::settings::{Method, Settings};
 use crate::batch::Batch;
 use crate::bert::{HessianPass, Point};
@@ -191,7 +192,7 @@ pub(super) struct RunWork<'a> {
     sample: Sample,
     pass: HessianPass,
     works: Vec<LayerWork>,
-    info: RunInfo,
+    info: AnalysisRun,
 }
 
 impl<'a> RunWork<'a> {
@@ -199,7 +200,7 @@ impl<'a> RunWork<'a> {
         let (count, _) = settings.examples(loaded.features.len());
         let sample = Sample::draw(&loaded.features, count, settings.seed, run)?;
         sample.batches.iter().try_for_each(|(batch, _)| loaded.bert.check(batch))?;
-        let info = RunInfo { run, examples: sample.examples, tokens: sample.tokens(), loss: 0.0 };
+        let info = AnalysisRun { run, examples: sample.examples, tokens: sample.tokens(), loss: 0.0 };
         Ok(Self { loaded, settings, run, sample, pass: HessianPass::new(), works: Vec::new(), info })
     }
 
@@ -252,7 +253,7 @@ impl<'a> RunWork<'a> {
     }
 
     /// What the run looked at; the loss is known after the first step.
-    pub(super) fn info(&self) -> RunInfo {
+    pub(super) fn info(&self) -> AnalysisRun {
         self.info
     }
 

@@ -7,7 +7,7 @@ fn sensitivity(eigenvalues: &[&[f64]], lowest: &[f64]) -> Sensitivity {
     let settings = Settings { runs, stop: Stop { iterations: 9, tolerance: 0.01 }, ..Settings::default() };
     let layer_parameters = vec![10; eigenvalues.len()];
     let (task, model, data) = ("sst2".to_owned(), "m".to_owned(), serde_json::Value::Null);
-    let subject = Subject { task, model, layer_parameters, data, max_len: 8 };
+    let subject = AnalysisSubject { task, model, layer_parameters, data, max_len: 8 };
     let found = eigenvalues.iter().enumerate().flat_map(|(layer, values)| {
         values.iter().enumerate().map(move |(run, &eigenvalue)| Found {
             run,
@@ -20,7 +20,7 @@ fn sensitivity(eigenvalues: &[&[f64]], lowest: &[f64]) -> Sensitivity {
             trace: Some(20.0),
         })
     });
-    Sensitivity::new(subject, settings, Vec::new(), &found.collect::<Vec<_>>())
+    sum_up(subject, settings, Vec::new(), &found.collect::<Vec<_>>())
 }
 
 #[test]

@@ -1,0 +1,130 @@
+//! `sensitivity.json`: the eigenvalues of each layer's Hessian over several runs (paper, §3.2).
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use crate::document::{Document, Header};
+use crate::number;
+
+/// What an analysis found.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Sensitivity {
+    /// What was analyzed.
+    #[serde(flatten)]
+    pub subject: AnalysisSubject,
+    /// The settings of the analysis, as its own type writes them.
+    #[serde(default)]
+    pub settings: Value,
+    /// Every layer, in order.
+    pub layers: Vec<AnalyzedLayer>,
+    /// Layers from the most to the least sensitive.
+    #[serde(default)]
+    pub ranking: Vec<usize>,
+    /// Spearman's correlation of Ω between the first and the second half of the runs: 1 means that the ranking is stable.
+    #[serde(default)]
+    pub agreement_of_halves: Option<f64>,
+    /// Every run.
+    #[serde(default, deserialize_with = "runs_or_none")]
+    pub runs: Vec<AnalysisRun>,
+    /// What a reader should know before trusting a plan made from this.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+impl Document for Sensitivity {
+    const HEADER: Option<Header> = Some(Header { format: "qbert-sensitivity", version: 1 });
+}
+
+/// What was analyzed.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AnalysisSubject {
+    /// The task's name.
+    pub task: String,
+    /// Hash of the model's weights.
+    pub model: String,
+    /// Parameters of each encoder layer.
+    pub layer_parameters: Vec<usize>,
+    /// Size and hash of the data.
+    pub data: Value,
+    /// Longest sequence in tokens.
+    pub max_len: usize,
+}
+
+/// One layer over all runs.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct AnalyzedLayer {
+    /// The layer, counted from 0.
+    pub layer: usize,
+    /// The eigenvalue of largest magnitude in every run, with its sign.
+    #[serde(default, deserialize_with = "number::list")]
+    pub eigenvalues: Vec<f64>,
+    /// Their mean.
+    #[serde(default = "number::unknown", deserialize_with = "number::one")]
+    pub mean: f64,
+    /// Their standard deviation (of the runs themselves: divided by their number).
+    #[serde(default = "number::unknown", deserialize_with = "number::one")]
+    pub std: f64,
+    /// Ω = |mean| + std (Eq. 2).
+    #[serde(default = "number::unknown", deserialize_with = "number::one")]
+    pub omega: f64,
+    /// Lowest eigenvalue in every run; empty with power iteration.
+    #[serde(default, deserialize_with = "number::list")]
+    pub lowest: Vec<f64>,
+    /// Hessian-vector products in every run.
+    #[serde(default)]
+    pub iterations: Vec<usize>,
+    /// Distance within which there is an eigenvalue, in every run.
+    #[serde(default, deserialize_with = "number::list")]
+    pub residuals: Vec<f64>,
+    /// Runs that reached the tolerance.
+    #[serde(default)]
+    pub converged: usize,
+    /// Mean trace over the runs, divided by the number of the layer's parameters.
+    #[serde(default)]
+    pub trace: Option<f64>,
+}
+
+/// What one run looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AnalysisRun {
+    /// The run, counted from 0.
+    pub run: usize,
+    /// Sequences.
+    pub examples: usize,
+    /// Their tokens.
+    pub tokens: usize,
+    /// Mean loss over them.
+    pub loss: f64,
+}
+
+/// No plan depends on the runs, so a file written by hand may say anything here.
+fn runs_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<AnalysisRun>, D::Error> {
+    Ok(serde_json::from_value(Value::deserialize(deserializer)?).unwrap_or_default())
+}
+
+impl Sensitivity {
+    /// Checks what a complete analysis has: every layer once and in order, with finite figures, and a ranking of them all.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        if self.layers.is_empty() {
+            return Err("there are no layers".to_owned());
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            if layer.layer != index {
+                return Err(format!("layer {} where layer {index} should be", layer.layer));
+            }
+            if ![layer.mean, layer.std, layer.omega].iter().all(|value| value.is_finite()) {
+                return Err(format!("layer {index}: mean, std or omega is not a finite number"));
+            }
+        }
+        let mut ranked = self.ranking.clone();
+        ranked.sort_unstable();
+        if !ranked.into_iter().eq(0..self.layers.len()) {
+            return Err("the ranking does not have every layer once".to_owned());
+        }
+        Ok(())
+    }
+}

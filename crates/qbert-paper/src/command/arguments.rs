@@ -1,0 +1,190 @@
+//! What is typed after `qbert-paper reproduce`, and what it means.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use qbert_cli::reading::Reading;
+use qbert_paper::{PaperTable, Ranges, Selection};
+use qbert_pipeline::{Error, Result};
+use qbert_train::trainer::Settings;
+
+/// Make the rows of the paper's tables on a fine-tuned checkpoint; each is a run with a result file of its own.
+#[derive(Debug, Args)]
+#[command(mut_arg("task", |argument| argument.required(false).required_unless_present("render")))]
+#[command(after_help = "\
+Examples:
+  qbert-paper reproduce --task sst2 --table main --model tuned --train train.tsv --dev dev.tsv \\
+      --sensitivity sensitivity.json --steps 500 --seeds 1,2,3 --out results/reproduce
+  qbert-paper reproduce … --table main,groups --list          rows, sizes, and which are done
+  qbert-paper reproduce … --rows qbert-mp-2-3,directq-2 --ranges optimal --distill
+  qbert-paper reproduce … --steps 0                           quantized without training
+  qbert-paper reproduce … --weight-errors --out results/weight-errors-sst2.json
+  qbert-paper reproduce --render results/reproduce --out docs/results.md --readme README.md
+
+A result is OUT/TASK/ROW.json, written when the row is done. Rows that are done are skipped, an
+interrupted one goes on where it was, and several processes may share the work. --table leaves all
+tables, --ranges both kinds of ranges if not given.")]
+pub(crate) struct Options {
+    /// Tables: main (Tab. 1), groups (2), modules (3), reverse (4), embedding (5), headline.
+    #[arg(long, value_delimiter = ',', value_name = "TABLE[,TABLE]")]
+    pub(super) table: Vec<String>,
+    /// Fine-tuned checkpoint directory, or a hub id.
+    #[arg(long, required_unless_present = "render")]
+    pub(super) model: Option<String>,
+    /// Files to learn from.
+    #[arg(long, required_unless_present = "render", num_args = 1.., value_name = "FILE")]
+    pub(super) train: Vec<PathBuf>,
+    /// File to judge by.
+    #[arg(long, required_unless_present = "render", value_name = "FILE")]
+    pub(super) dev: Option<PathBuf>,
+    /// Sensitivities of the layers, measured by `qbert analyze`, for rows with mixed precision.
+    #[arg(long, value_name = "FILE")]
+    pub(super) sensitivity: Option<PathBuf>,
+    /// Directory of the results; with --render, the page to write, with --weight-errors, the file.
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: PathBuf,
+    /// Make a Markdown page of the results in this directory, with figures beside it, instead of making rows.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["task", "table", "model", "train", "dev", "sensitivity", "list"])]
+    pub(super) render: Option<PathBuf>,
+    /// With --render, also put a table of the results between `<!-- results -->` and `<!-- /results -->` of this file.
+    #[arg(long, value_name = "FILE", requires = "render")]
+    pub(super) readme: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) reading: Reading,
+    #[command(flatten)]
+    pub(super) choice: Choice,
+    #[command(flatten)]
+    pub(super) budget: Budget,
+    /// Keep the quantized checkpoints, with packed models, beside the results.
+    #[arg(long, help_heading = "Run")]
+    pub(super) keep: bool,
+    /// Make rows again that were made with other settings.
+    #[arg(long, help_heading = "Run")]
+    pub(super) redo: bool,
+    /// Only say which rows there are, how large they are, and which are done.
+    #[arg(long, help_heading = "Run")]
+    pub(super) list: bool,
+    /// Only measure what the plan of each row does to the weights before any training; --out is the file.
+    #[arg(long, help_heading = "Run", conflicts_with_all = ["list", "render"])]
+    pub(super) weight_errors: bool,
+    /// Threads; as many as there are cores if not given.
+    #[arg(long, help_heading = "Run")]
+    pub(super) threads: Option<usize>,
+    /// Print results as JSON.
+    #[arg(long, help_heading = "Run")]
+    pub(super) json: bool,
+}
+
+/// Which rows.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Rows")]
+pub(super) struct Choice {
+    /// Ranges of the weights: the paper's, those with the least squared error, or every row with both.
+    #[arg(long, value_enum, default_value = "both")]
+    pub(super) ranges: WhichRanges,
+    /// Round weights so that they make up for each other's errors, which the paper does not do: `no`, `yes`, or every row
+    /// `both` ways.
+    #[arg(long, value_enum, num_args = 0..=1, default_value = "no", default_missing_value = "yes")]
+    pub(super) compensate: Extra,
+    /// Learn from the full-precision model, too, which the paper does not do: `no`, `yes`, or every row `both` ways.
+    #[arg(long, value_enum, num_args = 0..=1, default_value = "no", default_missing_value = "yes")]
+    pub(super) distill: Extra,
+    /// Seeds; every row is trained once with each.
+    #[arg(long, value_delimiter = ',', value_name = "N[,N]", default_value = "1")]
+    pub(super) seeds: Vec<u64>,
+    /// Only these rows or methods: qbert-mp-2-3, directq:4.
+    #[arg(long, num_args = 1.., value_name = "NAME")]
+    pub(super) rows: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum WhichRanges {
+    MinMax,
+    Optimal,
+    Both,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum Extra {
+    No,
+    Yes,
+    Both,
+}
+
+impl Extra {
+    fn choices(self) -> Vec<bool> {
+        match self {
+            Self::No => vec![false],
+            Self::Yes => vec![true],
+            Self::Both => vec![false, true],
+        }
+    }
+}
+
+/// The same for every row.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Budget (the task's own recipe if not given)")]
+pub(super) struct Budget {
+    /// Optimizer steps; 0 to quantize without training.
+    #[arg(long, conflicts_with = "epochs")]
+    pub(super) steps: Option<usize>,
+    /// Passes over the data.
+    #[arg(long)]
+    pub(super) epochs: Option<usize>,
+    /// Highest learning rate.
+    #[arg(long)]
+    pub(super) lr: Option<f64>,
+    /// Sequences per batch.
+    #[arg(long)]
+    pub(super) batch: Option<usize>,
+    /// Learn from the first N examples only.
+    #[arg(long, value_name = "N")]
+    pub(super) max_train: Option<usize>,
+    /// Judge by the first N examples only.
+    #[arg(long, value_name = "N")]
+    pub(super) max_dev: Option<usize>,
+}
+
+impl Budget {
+    pub(super) fn apply(&self, mut settings: Settings) -> Settings {
+        settings.steps = self.steps;
+        settings.epochs = self.epochs.unwrap_or(settings.epochs);
+        settings.batch = self.batch.unwrap_or(settings.batch);
+        settings.optimizer.learning_rate = self.lr.unwrap_or(settings.optimizer.learning_rate);
+        settings
+    }
+}
+
+impl Choice {
+    pub(super) fn selection(&self, tables: &[String], trained: bool) -> Result<Selection> {
+        let tables: Vec<PaperTable> = tables
+            .iter()
+            .map(|text| text.parse().map_err(|error: Error| error.of_flag("--table")))
+            .collect::<Result<_>>()?;
+        Ok(Selection {
+            tables: if tables.is_empty() { PaperTable::ALL.to_vec() } else { tables },
+            ranges: match self.ranges {
+                WhichRanges::MinMax => vec![Ranges::MinMax],
+                WhichRanges::Optimal => vec![Ranges::Optimal],
+                WhichRanges::Both => Ranges::ALL.to_vec(),
+            },
+            compensate: self.compensate.choices(),
+            distill: self.distill.choices(),
+            seeds: self.seeds.clone(),
+            trained,
+            names: self.rows.iter().flat_map(|text| names(text)).collect(),
+        })
+    }
+}
+
+/// Names with commas between them; a comma before an option of a method (`q-bert:4,groups=head`) is part of the name.
+fn names(text: &str) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for part in text.split(',') {
+        match all.last_mut().filter(|_| part.contains('=')) {
+            Some(last) => *last += &format!(",{part}"),
+            None => all.push(part.to_owned()),
+        }
+    }
+    all
+}

@@ -1,0 +1,54 @@
+//! The command that makes a result, as the result's file prints it: names of files, no directories.
+
+use super::{Experiment, Study, name_of};
+use crate::rows::{Row, RowTreatment};
+
+impl Study {
+    /// The command that makes this row and no other, with names of files and no directories.
+    pub(crate) fn command(&self, row: &Row) -> String {
+        let Experiment { task, max_train, max_dev, ref budget, .. } = self.experiment;
+        let mut words: Vec<String> = vec![format!("qbert-paper reproduce --task {task} --rows {}", row.name())];
+        words.extend(row.treatment.ranges().map(|ranges| format!("--ranges {}", ranges.name())));
+        words.extend(row.treatment.compensate().then(|| "--compensate".to_owned()));
+        words.extend(row.treatment.distill().then(|| "--distill".to_owned()));
+        match row.treatment {
+            RowTreatment::FullPrecision => {}
+            RowTreatment::PostTraining { .. } => words.push("--steps 0".to_owned()),
+            RowTreatment::Trained { seed, .. } => {
+                words.push(format!("--seeds {seed}"));
+                words.push(match budget.steps {
+                    Some(steps) => format!("--steps {steps}"),
+                    None => format!("--epochs {}", budget.epochs),
+                });
+                words.push(format!("--lr {:?}", budget.optimizer.learning_rate));
+            }
+        }
+        if row.treatment != RowTreatment::FullPrecision {
+            words.push(format!("--batch {}", budget.batch));
+            words.extend(max_train.map(|count| format!("--max-train {count}")));
+        }
+        words.extend(max_dev.map(|count| format!("--max-dev {count}")));
+        words.extend(self.files(row.method.is_mixed()));
+        words.join(" ")
+    }
+
+    /// The command that measures the weights' errors, of these methods or of all.
+    pub(crate) fn errors_command(&self, names: &[String]) -> String {
+        let mut words = vec![format!("qbert-paper reproduce --task {} --weight-errors", self.experiment.task)];
+        words.extend((!names.is_empty()).then(|| format!("--rows {}", names.join(" "))));
+        words.extend(self.files(true));
+        words.join(" ")
+    }
+
+    /// Model, data and where results go, as words of a command.
+    fn files(&self, sensitivity: bool) -> impl Iterator<Item = String> {
+        let Experiment { task, max_len, .. } = self.experiment;
+        let max_len = (max_len != task.default_max_len()).then(|| format!("--max-len {max_len}"));
+        let names: Vec<&str> = self.train.iter().map(|source| source.name.as_str()).collect();
+        let data = format!("--model {} --train {} --dev {}", self.model.name, names.join(" "), self.dev.name);
+        let sensitivity = self.sensitivity.as_ref().filter(|_| sensitivity);
+        let sensitivity = sensitivity.map(|source| format!("--sensitivity {}", source.name));
+        let out = format!("--out {}", name_of(&self.experiment.out));
+        max_len.into_iter().chain([data]).chain(sensitivity).chain([out])
+    }
+}
