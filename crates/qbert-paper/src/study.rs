@@ -8,7 +8,7 @@ use qbert_model::Checkpoint;
 use qbert_quant::{
     Axis, GroupSpec, LayerSensitivity, Metric, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking,
 };
-use qbert_tasks::{Kind, ReadOptions, Task};
+use qbert_tasks::{DataSource, Kind, ReadOptions, Task};
 use qbert_train::finetune::Finetune;
 use qbert_train::qat::distill::Distillation;
 use qbert_train::qat::method::Method;
@@ -25,18 +25,12 @@ use qbert_pipeline::{Error, ErrorKind, Result};
 /// What is studied.
 #[derive(Debug, Clone)]
 pub struct Experiment {
-    /// The task.
-    pub task: Task,
     /// The fine-tuned checkpoint.
     pub model: PathBuf,
-    /// Files to learn from.
-    pub train: Vec<PathBuf>,
-    /// File to judge by.
+    /// The data to learn from.
+    pub data: DataSource,
+    /// File to judge by, read as `data` is.
     pub dev: PathBuf,
-    /// How to read them.
-    pub read: ReadOptions,
-    /// Longest sequence in tokens.
-    pub max_len: usize,
     /// How sensitive the layers are, for methods with mixed precision.
     pub sensitivity: Option<Sensitivity>,
     /// Steps or epochs, batch, rates and the like; the seed is the row's own.
@@ -118,7 +112,7 @@ impl Study {
             sensitivity,
             model,
             model_files: hashes::model(&experiment.model)?,
-            train: experiment.train.iter().map(|path| source(path)).collect::<Result<_>>()?,
+            train: experiment.data.files.iter().map(|path| source(path)).collect::<Result<_>>()?,
             dev: source(&experiment.dev)?,
             experiment,
         })
@@ -145,7 +139,7 @@ impl Study {
     /// is too small for it.
     fn headline(&self) -> Result<Option<(Method, Option<usize>)>> {
         let method: Method = HEADLINE_METHOD.parse()?;
-        let usual = usual_high(&method, self.experiment.task, self.layers)?;
+        let usual = usual_high(&method, self.experiment.data.task, self.layers)?;
         for high in (1..self.layers).rev() {
             // Only the number of layers matters for the size.
             let sensitive: Vec<usize> = (0..high).collect();
@@ -176,7 +170,7 @@ impl Study {
                 let hint = "give --sensitivity FILE (from `qbert analyze`), or leave such rows out with --rows";
                 Error::new(ErrorKind::BadInput, message, hint.to_owned())
             })?;
-            let usual = usual_high(&row.method, self.experiment.task, self.layers)?;
+            let usual = usual_high(&row.method, self.experiment.data.task, self.layers)?;
             let high = row.high.unwrap_or(usual).min(self.layers);
             // Turned round, as many layers as before have the higher width: the least sensitive ones.
             let first = if row.method.is_reversed() { self.layers - high } else { high };
@@ -198,7 +192,8 @@ impl Study {
     /// # Errors
     /// As [`Study::plan`].
     pub fn settings(&self, row: &Row) -> Result<RowSettings> {
-        let Experiment { task, max_len, max_train, max_dev, ref read, .. } = self.experiment;
+        let Experiment { max_train, max_dev, .. } = self.experiment;
+        let DataSource { task, max_len, ref read, .. } = self.experiment.data;
         let quantized = row.treatment != Treatment::FullPrecision;
         let usual = *read == ReadOptions::default();
         Ok(RowSettings {
@@ -228,7 +223,7 @@ impl Study {
             // Nothing is trained: what would decide it makes no difference.
             _ => {
                 let batch = budget.batch;
-                budget = Settings { batch, steps: Some(0), ..qbert_train::qat::run::recipe(self.experiment.task) };
+                budget = Settings { batch, steps: Some(0), ..qbert_train::qat::run::recipe(self.experiment.data.task) };
             }
         }
         if budget.steps.is_some() {
@@ -239,23 +234,19 @@ impl Study {
 
     /// The run of a row in its scratch directory, continued where it was interrupted.
     pub(super) fn job(&self, row: &Row, out: &Path) -> Finetune {
-        let Experiment { task, max_len, max_train, .. } = self.experiment;
         Finetune {
             model: self.experiment.model.clone(),
-            task,
-            train: self.experiment.train.clone(),
+            data: self.experiment.data.clone(),
             dev: self.experiment.dev.clone(),
             out: out.to_owned(),
-            read: self.experiment.read.clone(),
-            max_len,
-            max_train,
+            max_train: self.experiment.max_train,
             settings: self.budget(row),
             resume: true,
         }
     }
 
     pub(super) fn directory(&self) -> PathBuf {
-        self.experiment.out.join(self.experiment.task.name())
+        self.experiment.out.join(self.experiment.data.task.name())
     }
 
     /// Where the result of a row is.
@@ -286,7 +277,8 @@ impl Study {
 
     /// The command that makes this row and no other, with names of files and no directories.
     pub(super) fn command(&self, row: &Row) -> String {
-        let Experiment { task, max_train, max_dev, ref budget, .. } = self.experiment;
+        let Experiment { max_train, max_dev, ref budget, .. } = self.experiment;
+        let task = self.experiment.data.task;
         let mut words: Vec<String> = vec![format!("qbert-paper reproduce --task {task} --rows {}", row.name())];
         words.extend(row.treatment.ranges().map(|ranges| format!("--ranges {}", ranges.name())));
         words.extend(row.treatment.compensate().then(|| "--compensate".to_owned()));
@@ -314,7 +306,7 @@ impl Study {
 
     /// The command that measures the weights' errors, of these methods or of all.
     pub(super) fn errors_command(&self, names: &[String]) -> String {
-        let mut words = vec![format!("qbert-paper reproduce --task {} --weight-errors", self.experiment.task)];
+        let mut words = vec![format!("qbert-paper reproduce --task {} --weight-errors", self.experiment.data.task)];
         words.extend((!names.is_empty()).then(|| format!("--rows {}", names.join(" "))));
         words.extend(self.files(true));
         words.join(" ")
@@ -322,7 +314,7 @@ impl Study {
 
     /// Model, data and where results go, as words of a command.
     fn files(&self, sensitivity: bool) -> impl Iterator<Item = String> {
-        let Experiment { task, max_len, .. } = self.experiment;
+        let DataSource { task, max_len, .. } = self.experiment.data;
         let max_len = (max_len != task.default_max_len()).then(|| format!("--max-len {max_len}"));
         let names: Vec<&str> = self.train.iter().map(|source| source.name.as_str()).collect();
         let data = format!("--model {} --train {} --dev {}", self.model.name, names.join(" "), self.dev.name);

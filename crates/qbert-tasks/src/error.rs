@@ -280,6 +280,21 @@ pub enum Error {
         /// How many there are.
         found: usize,
     },
+    /// A sequence to learn from that has no label.
+    #[error("example {sequence} has no label to learn from")]
+    Unlabelled {
+        /// The sequence, from 0.
+        sequence: usize,
+    },
+    /// Data without labels, so that predictions cannot be scored.
+    #[error("the data has no {what} to score against")]
+    NothingToScore {
+        /// `labels` or `tags`.
+        what: &'static str,
+    },
+    /// Predictions that belong to another kind of task than the data.
+    #[error("the predictions are for another kind of task than the data")]
+    OtherKind,
     /// A label id beyond the list of labels.
     #[error("label id {id} is out of range: there are {count} labels")]
     LabelId {
@@ -366,7 +381,11 @@ impl Error {
             Error::Tokenization { .. } => return None,
             Error::MaxLen { least, .. } => format!("ask for {least} or more"),
             Error::ZeroStride => "the usual stride is 128".to_owned(),
-            Error::Length { .. } | Error::LabelId { .. } => return None,
+            Error::Length { .. }
+            | Error::LabelId { .. }
+            | Error::Unlabelled { .. }
+            | Error::NothingToScore { .. }
+            | Error::OtherKind => return None,
         };
         Some(hint)
     }

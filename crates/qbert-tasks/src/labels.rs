@@ -101,6 +101,15 @@ impl Labels {
         self.names.get(id).map(String::as_str)
     }
 
+    /// The names of these ids.
+    ///
+    /// # Errors
+    /// [`Error::LabelId`] for an id that is no label.
+    pub(crate) fn names_of(&self, ids: &[usize]) -> Result<Vec<&str>> {
+        let name = |&id: &usize| self.name(id).ok_or(Error::LabelId { id, count: self.len() });
+        ids.iter().map(name).collect()
+    }
+
     /// The id of a label as it stands in data: its name, or, when no name is a number, its id written as a number
     /// (SST-2 files say `1` for `positive`).
     pub fn id(&self, raw: &str) -> Option<usize> {

@@ -273,7 +273,7 @@ impl<'a> Trainer<'a> {
                 problem: format!("the finished run was made differently: {difference}"),
             });
         }
-        let metric = evaluate::metric_of(self.run.dev);
+        let metric = self.run.dev.metric();
         let (best, best_epoch) = (ended.dev.value, ended.epoch);
         Ok(Outcome { metric, best, best_epoch, steps: self.schedule.total, before: ended.before })
     }
@@ -327,7 +327,7 @@ impl<'a> Trainer<'a> {
         let state = self.state_path();
         std::fs::remove_file(&state).map_err(|source| Error::Io { path: state, action: "remove", source })?;
         let (best, best_epoch) = self.position.best.unwrap_or((0.0, 0));
-        let metric = evaluate::metric_of(self.run.dev);
+        let metric = self.run.dev.metric();
         Ok(Outcome { metric, best, best_epoch, steps: self.position.steps, before: self.position.before })
     }
 
@@ -363,7 +363,7 @@ impl<'a> Trainer<'a> {
         zero(self.compute, &mut self.gradients);
         let (mut loss, mut tokens) = (0.0, 0);
         let parts = indices.chunks(self.settings.batch);
-        let batches = parts.map(|part| self.run.train.batch(part, true)).collect::<Result<Vec<_>>>()?;
+        let batches = parts.map(|part| self.run.train.batch(part, true)).collect::<qbert_tasks::Result<Vec<_>>>()?;
         let (bert, compute) = (self.run.bert, self.compute);
         batches.iter().try_for_each(|batch| bert.check(batch))?;
         // Every sequence (token, span) counts alike, though the last micro-batch may be smaller than the others.
@@ -456,8 +456,8 @@ impl<'a> Trainer<'a> {
     fn judge(&self, weights: ModelWeights<'_>) -> Result<Evaluation> {
         let Run { bert, dev, labels, .. } = &self.run;
         let scores = evaluate::scores_with(bert, self.compute, weights, dev, |_| {})?;
-        let predictions = evaluate::predict(dev, &scores, bert.outputs())?;
-        evaluate::score(dev, &predictions, labels)
+        let predictions = dev.predict(&scores, bert.outputs())?;
+        Ok(dev.score(&predictions, labels)?)
     }
 
     /// Writes the model as it is, with its figures.

@@ -3,7 +3,7 @@
 
 use qbert_report::Changes;
 use qbert_runtime::{Session, SessionOptions};
-use qbert_train::finetune::{Evaluate, evaluate};
+use qbert_train::evaluate::{Evaluate, evaluate};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -106,12 +106,12 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         let (compute, watch) = (context.compute, &mut *context.watch);
         let options = SessionOptions { threads: compute.threads().count(), max_len: None };
         let session = Session::open(job.path(FILE_NAME), options)?;
-        let data = (job.dev.as_path(), &job.read);
+        let data = job.dev_data();
         let subject = Evaluate { model: &model, masters: true };
-        let full = evaluate(subject, job.task, data, job.max_len, compute, |done, total| {
+        let full = evaluate(subject, &data, compute, |done, total| {
             watch.progress(done, total, "sequences in full precision");
         })?;
-        let packed = evaluate_packed(&session, job.task, data, job.max_len, |done, total| {
+        let packed = evaluate_packed(&session, &data, |done, total| {
             watch.progress(done, total, "sequences with the packed model");
         })?;
         let trained = Trained::read(job)?;
@@ -122,7 +122,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             row(PACKED, FILE_NAME, packed.evaluation.value, json!(packed.evaluation.details)),
         ];
         let metrics = RunMetrics {
-            task: job.task.name().to_owned(),
+            task: job.data.task.name().to_owned(),
             metric: full.evaluation.metric.to_owned(),
             examples: full.evaluation.examples,
             stages,

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use qbert_kernels::Compute;
 use qbert_model::{Parameters, atomic};
-use qbert_tasks::{ReadOptions, Task};
+use qbert_tasks::DataSource;
 
 pub use file::{FORMAT, Found, LayerSensitivity, RunInfo, Sensitivity, Subject, VERSION, rank_correlation};
 pub use settings::{Method, Settings, Shard};
 
 use crate::error::{Error, Result};
-use crate::finetune::{data_fingerprint, fingerprint};
+use crate::fingerprint;
 use crate::loading::Loaded;
 use state::{Interrupted, Part};
 use work::RunWork;
@@ -37,14 +37,8 @@ const SAVE_EVERY: Duration = Duration::from_secs(30);
 pub struct Analysis {
     /// Fine-tuned checkpoint.
     pub model: PathBuf,
-    /// Its task.
-    pub task: Task,
-    /// The data, normally that which it was trained on.
-    pub data: Vec<PathBuf>,
-    /// How to read the files.
-    pub read: ReadOptions,
-    /// Longest sequence in tokens.
-    pub max_len: usize,
+    /// Data of its task, normally what it was trained on.
+    pub data: DataSource,
     /// What decides the numbers.
     pub settings: Settings,
     /// The part of the work to do.
@@ -104,7 +98,7 @@ pub fn analyze_saving(
 ) -> Result<Outcome> {
     let Analysis { settings, shard, out, .. } = analysis;
     settings.check()?;
-    let loaded = Loaded::open(&analysis.model, analysis.task, &analysis.data, &analysis.read, analysis.max_len)?;
+    let loaded = Loaded::open(&analysis.model, &analysis.data)?;
     let subject = subject(analysis, &loaded)?;
     let mut part = Part::new(subject, *settings, *shard);
     let state_path = state::path(out, *shard);
@@ -164,16 +158,16 @@ pub fn analyze_saving(
 
 /// The hash of a model's weights, as [`Subject::model`] has it: tells whether sensitivities are those of a model.
 pub fn model_hash(weights: &Parameters) -> String {
-    fingerprint(weights.values().iter().map(|value| value.to_bits()))
+    fingerprint::weights(weights.values())
 }
 
 fn subject(analysis: &Analysis, loaded: &Loaded) -> Result<Subject> {
     Ok(Subject {
-        task: analysis.task.name().to_owned(),
+        task: analysis.data.task.name().to_owned(),
         model: model_hash(&loaded.weights),
         layer_parameters: loaded.bert.layout().layers().iter().map(ExactSizeIterator::len).collect(),
-        data: data_fingerprint(&loaded.features)?,
-        max_len: analysis.max_len,
+        data: fingerprint::data(&loaded.data.features)?,
+        max_len: analysis.data.max_len,
     })
 }
 
