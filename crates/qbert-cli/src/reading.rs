@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use qbert_model::Config;
 use qbert_pipeline::{Error, ErrorKind, Result};
-use qbert_tasks::{Columns, DataSource, Format, LabelSource, Labels, ReadOptions, Task};
+use qbert_tasks::{Columns, DataSource, Format, InputShape, LabelSource, Labels, ReadOptions, Task};
 
 /// How to read the data files.
 #[derive(Debug, Args)]
@@ -79,7 +79,7 @@ impl Reading {
             ("--text", self.text.is_some(), is_table, "files without columns"),
             ("--label", self.label.is_some(), is_table, "files without columns"),
             ("--format", self.format.is_some(), is_table, "files of one form only"),
-            ("--text2", self.text2.is_some(), profile.has_second_text, "no second text"),
+            ("--text2", self.text2.is_some(), profile.input == InputShape::Pair, "no second text"),
             ("--labels", self.labels.is_some(), profile.has_labels, "no labels"),
         ];
         let useless = flags.into_iter().find(|(_, given, has_effect, _)| *given && !has_effect);

@@ -45,6 +45,17 @@ impl Kind {
     }
 }
 
+/// What a model of a kind is asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum InputShape {
+    /// One text.
+    Text,
+    /// Two texts.
+    Pair,
+    /// A question and its context.
+    Question,
+}
+
 /// What a head must compute for a kind of task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Output {
@@ -83,12 +94,12 @@ pub struct Profile {
     /// The longest sequence if the user does not choose: 384 for question answering (BERT's SQuAD recipe), 128 for the
     /// others (its GLUE recipe).
     pub default_max_len: usize,
+    /// What one of its models is asked about.
+    pub input: InputShape,
     /// What its head must compute.
     pub output: Output,
     /// Whether its files are tables with named columns, so that columns and format can be chosen.
     pub has_columns: bool,
-    /// Whether an example has a second text.
-    pub has_second_text: bool,
     /// Whether it has a list of labels.
     pub has_labels: bool,
     /// How to train for it.

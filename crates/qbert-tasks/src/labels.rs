@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use qbert_quant::nearest;
 use serde::{Deserialize, Serialize};
 
-use crate::suggest::nearest;
 use crate::{Error, Result};
 
 /// An ordered list of distinct label names; a label's id is its place in the list.
@@ -140,7 +140,7 @@ impl Labels {
     }
 
     /// The known name nearest to an unknown one.
-    pub fn nearest(&self, raw: &str) -> Option<&str> {
+    pub fn nearest(&self, raw: &str) -> Option<String> {
         nearest(raw, &self.names)
     }
 

@@ -27,7 +27,6 @@ pub mod ner;
 pub mod qa;
 mod source;
 pub mod stats;
-mod suggest;
 mod task;
 mod tokenizer;
 
@@ -37,7 +36,7 @@ pub use encoded::Encoded;
 pub use error::{Error, Result};
 pub use features::Features;
 pub use files::{Columns, Format, LabelSource, ReadOptions, read};
-pub use kinds::{Dataset, Details, Evaluation, Kind, Output, Predictions, Profile, Recipe};
+pub use kinds::{Dataset, Details, Evaluation, InputShape, Kind, Output, Predictions, Profile, Recipe};
 pub use labels::Labels;
 pub use ner::{NerData, NerSentence, TagScheme};
 pub use qa::{QaAnswer, QaData, QaExample};

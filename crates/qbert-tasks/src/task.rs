@@ -7,9 +7,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use qbert_quant::nearest;
 use serde::{Deserialize, Serialize};
 
-use crate::suggest::nearest;
 use crate::{Error, Kind, Labels};
 
 /// A task as named on the command line.
@@ -97,7 +97,7 @@ impl FromStr for Task {
     fn from_str(name: &str) -> Result<Self, Error> {
         Task::ALL.into_iter().find(|task| task.name() == name).ok_or_else(|| Error::UnknownTask {
             name: name.to_owned(),
-            nearest: nearest(name, &Task::ALL.map(Task::name)).map(str::to_owned),
+            nearest: nearest(name, Task::ALL.map(Task::name)),
         })
     }
 }

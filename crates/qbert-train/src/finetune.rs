@@ -71,16 +71,13 @@ impl TrainingData {
     /// # Errors
     /// Any fault of checkpoint or files; sequences that are too long for the model.
     pub fn read(job: &Finetune, max_dev: Option<usize>) -> Result<Self> {
+        job.settings.check()?;
         let checkpoint = Checkpoint::open(&job.model)?;
-        Self::read_for(&checkpoint, job, max_dev)
-    }
-
-    fn read_for(checkpoint: &Checkpoint, job: &Finetune, max_dev: Option<usize>) -> Result<Self> {
         let config = checkpoint.config();
         check_length(job.data.max_len, config.max_positions)?;
         let tokenizer = Tokenizer::for_model(&job.model, config.vocab_size)?;
         // A head for these labels keeps its order; whether a user's data has others shows when it is read with them.
-        let labels = match own_labels(checkpoint, job.data.task)? {
+        let labels = match own_labels(&checkpoint, job.data.task)? {
             Some(own) => labels_of_head(job.data.task, &own, &job.data.read.labels).ok(),
             None => None,
         };
@@ -112,8 +109,9 @@ fn own_labels(checkpoint: &Checkpoint, task: Task) -> Result<Option<Labels>> {
 /// Refuses data that was read for a head with other labels, or with the same ones in another order.
 fn check_labels(job: &Finetune, checkpoint: &Checkpoint, labels: &Labels) -> Result<()> {
     let Some(own) = own_labels(checkpoint, job.data.task)? else { return Ok(()) };
-    let takes_own = labels_of_head(job.data.task, &own, &job.data.read.labels).is_ok();
-    if takes_own && !own.are_placeholders() && own.names() != labels.names() {
+    let has_labels = job.data.task.kind().profile().has_labels && !own.are_placeholders();
+    let takes_own = has_labels && labels_of_head(job.data.task, &own, &job.data.read.labels).is_ok();
+    if takes_own && own.names() != labels.names() {
         let list = |labels: &Labels| labels.names().join(", ");
         let problem =
             format!("the model's head is for the labels {}, the data was read with {}", list(&own), list(labels));
@@ -136,24 +134,14 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Opens the model and reads the data. The weights are returned on their own, because training changes them.
-    pub(crate) fn read(job: &Finetune, max_dev: Option<usize>) -> Result<(Self, Parameters)> {
-        job.settings.check()?;
-        let checkpoint = Checkpoint::open(&job.model)?;
-        let data = TrainingData::read_for(&checkpoint, job, max_dev)?;
-        Self::new(job, checkpoint, data)
-    }
-
-    /// Opens the model for data that was read earlier.
+    /// Opens the model for data that was read for it. The weights are returned on their own, because training changes
+    /// them.
     pub(crate) fn with_data(job: &Finetune, data: TrainingData) -> Result<(Self, Parameters)> {
         job.settings.check()?;
         let checkpoint = Checkpoint::open(&job.model)?;
-        check_length(job.data.max_len, checkpoint.config().max_positions)?;
+        let max_len = data.train.source.max_len;
+        check_length(max_len, checkpoint.config().max_positions)?;
         check_labels(job, &checkpoint, &data.train.labels)?;
-        Self::new(job, checkpoint, data)
-    }
-
-    fn new(job: &Finetune, checkpoint: Checkpoint, data: TrainingData) -> Result<(Self, Parameters)> {
         let (task, config, labels) = (job.data.task, checkpoint.config(), &data.train.labels);
         let own = own_labels(&checkpoint, task)?;
         let misfit = own.and_then(|own| labels_of_head(task, &own, &job.data.read.labels).err());
@@ -169,7 +157,7 @@ impl Prepared {
             "model": fingerprint::weights(weights.values()),
             "train": fingerprint::data(&data.train.features)?,
             "dev": fingerprint::data(&data.dev.features)?,
-            "max_len": job.data.max_len,
+            "max_len": max_len,
             "labels": labels.names(),
         });
         Ok((Self { checkpoint, bert, fresh, misfit, data, identity }, weights))
@@ -195,8 +183,7 @@ impl Prepared {
 /// Any fault of model, data or settings, before anything is written where possible.
 pub fn finetune(job: &Finetune, compute: &Compute, watch: &mut dyn Watch) -> Result<Outcome> {
     check_epochs(&job.settings)?;
-    let (prepared, weights) = Prepared::read(job, None)?;
-    train(job, &prepared, weights, compute, watch)
+    finetune_on(job, TrainingData::read(job, None)?, compute, watch)
 }
 
 /// Fine-tunes on data that was read earlier with [`TrainingData::read`].
@@ -206,7 +193,7 @@ pub fn finetune(job: &Finetune, compute: &Compute, watch: &mut dyn Watch) -> Res
 pub fn finetune_on(job: &Finetune, data: TrainingData, compute: &Compute, watch: &mut dyn Watch) -> Result<Outcome> {
     check_epochs(&job.settings)?;
     let (prepared, weights) = Prepared::with_data(job, data)?;
-    train(job, &prepared, weights, compute, watch)
+    Trainer::new(prepared.run(job), job.settings.clone(), compute, weights, job.resume)?.run(watch)
 }
 
 fn check_epochs(settings: &Settings) -> Result<()> {
@@ -215,17 +202,6 @@ fn check_epochs(settings: &Settings) -> Result<()> {
         return Err(Error::Setting { name, value: "0".to_owned(), rule });
     }
     Ok(())
-}
-
-fn train(
-    job: &Finetune,
-    prepared: &Prepared,
-    weights: Parameters,
-    compute: &Compute,
-    watch: &mut dyn Watch,
-) -> Result<Outcome> {
-    let (run, settings) = (prepared.run(job), job.settings.clone());
-    Trainer::new(run, settings, compute, weights, job.resume)?.run(watch)
 }
 
 /// New head weights: normal with the model's own deviation, biases zero.

@@ -79,8 +79,9 @@ impl DataReader<'_> {
     pub fn check(&self, data: &TaskData) -> Result<()> {
         self.check_source(&data.source)?;
         let own = self.own_labels()?;
-        let same = own.names() == data.labels.names();
-        if same || (own.are_placeholders() && own.len() == data.labels.len()) {
+        let are_names = data.source.task.kind().profile().has_labels && !own.are_placeholders();
+        let fits = if are_names { own.names() == data.labels.names() } else { own.len() == data.labels.len() };
+        if fits {
             return Ok(());
         }
         let list = |labels: &Labels| labels.names().join(", ");

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use qbert_pipeline::run::{Finished, Job};
-use qbert_tasks::Kind;
+use qbert_tasks::InputShape;
 
 use super::Said;
 
@@ -67,10 +67,12 @@ pub(super) fn end(finished: &Finished, job: &Job, said: &[Said]) -> String {
 
 fn next(finished: &Finished, job: &Job) -> String {
     let packed = finished.packed.display();
-    let predict = match job.data.task.kind() {
-        Kind::Classify | Kind::Ner => format!("qbert predict {packed} \"your text\""),
-        Kind::Pair => format!("qbert predict {packed} \"one text\" --text2 \"another\""),
-        Kind::Qa => format!("qbert predict {packed} \"your question?\" --context \"a text with the answer\""),
+    let predict = match job.data.task.kind().profile().input {
+        InputShape::Text => format!("qbert predict {packed} \"your text\""),
+        InputShape::Pair => format!("qbert predict {packed} \"one text\" --text2 \"another\""),
+        InputShape::Question => {
+            format!("qbert predict {packed} \"your question?\" --context \"a text with the answer\"")
+        }
     };
     format!(
         "\nnext\n  {predict}\n  open {} in a browser\n  edit {} and give the same command again: it quantizes by your plan\n",

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use qbert_report::Summary;
-use qbert_tasks::Kind;
+use qbert_tasks::{InputShape, Output, Profile};
 
 use super::Job;
 use super::context::Context;
@@ -40,7 +40,7 @@ pub(super) fn text(context: &Context<'_>, results: &Results) -> String {
     );
     text += &figures(summary);
     text += &labels(results);
-    text += &usage(job.data.task.kind());
+    text += &usage(job.data.task.kind().profile());
     let _ = writeln!(text, "\n## How it was made\n\n```sh\n{}\n```\n", job.command);
     let _ = writeln!(
         text,
@@ -108,12 +108,16 @@ fn labels(results: &Results) -> String {
     format!("\nLabels: {}.\n", labels.join(", "))
 }
 
-fn usage(kind: Kind) -> String {
-    let (arguments, call) = match kind {
-        Kind::Classify => ("\"a text\"", "session.classify(&[\"a text\"])?"),
-        Kind::Pair => ("\"a text\" --text2 \"another\"", "session.classify_pairs(&[(\"a text\", \"another\")])?"),
-        Kind::Ner => ("\"a text\"", "session.tag_texts(&[\"a text\"])?"),
-        Kind::Qa => ("\"a question?\" --context \"a text\"", "session.answer(&[(\"a question?\", \"a text\")])?"),
+fn usage(profile: &Profile) -> String {
+    let (arguments, call) = match (profile.input, profile.output) {
+        (InputShape::Text, Output::Sequence) => ("\"a text\"", "session.classify(&[\"a text\"])?"),
+        (InputShape::Pair, _) => {
+            ("\"a text\" --text2 \"another\"", "session.classify_pairs(&[(\"a text\", \"another\")])?")
+        }
+        (InputShape::Text, _) => ("\"a text\"", "session.tag_texts(&[\"a text\"])?"),
+        (InputShape::Question, _) => {
+            ("\"a question?\" --context \"a text\"", "session.answer(&[(\"a question?\", \"a text\")])?")
+        }
     };
     format!(
         "\n## Use\n\n```sh\nqbert predict {FILE_NAME} {arguments}\n```\n\n```rust\nuse qbert_runtime::{{Session, SessionOptions}};\n\n\

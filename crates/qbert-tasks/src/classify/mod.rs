@@ -15,7 +15,7 @@ pub(crate) use score::score;
 pub use score::{ClassificationReport, report};
 
 use crate::batch::Targets;
-use crate::kinds::{Examples, Output, Profile, Recipe};
+use crate::kinds::{Examples, InputShape, Output, Profile, Recipe};
 use crate::qa::QaOptions;
 use crate::stats::{self, DataStatistics, ExampleLengths};
 use crate::{Error, Labels, Result, Tokenizer};
@@ -31,9 +31,9 @@ pub(crate) const TEXTS: Profile = Profile {
     purpose: "classifying texts",
     hub_task: "text-classification",
     default_max_len: 128,
+    input: InputShape::Text,
     output: Output::Sequence,
     has_columns: true,
-    has_second_text: false,
     has_labels: true,
     recipe: Recipe { epochs: 3, quantization_epochs: 3, batch: 32, learning_rate: 8e-5 },
 };
@@ -44,7 +44,7 @@ pub(crate) const PAIRS: Profile = Profile {
     sequence: "pair",
     sequences: "pairs",
     purpose: "classifying pairs of texts",
-    has_second_text: true,
+    input: InputShape::Pair,
     recipe: Recipe { epochs: 3, quantization_epochs: 3, batch: 32, learning_rate: 1.5e-4 },
     ..TEXTS
 };

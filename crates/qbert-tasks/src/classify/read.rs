@@ -6,11 +6,12 @@
 
 use std::path::{Path, PathBuf};
 
+use qbert_quant::nearest;
+
 use super::{ClassifyData, ClassifyExample};
 use crate::files::delimited::Table;
 use crate::files::jsonl::{Objects, name_value, text_value};
 use crate::files::{Format, ReadOptions, fixed_labels, unknown_label};
-use crate::suggest::nearest;
 use crate::{Error, Kind, Labels, Result, Task};
 
 const TEXT_NAMES: &[&str] = &["text", "sentence", "sentence1", "premise", "question1"];
@@ -184,7 +185,7 @@ fn find_column(
             path: path.to_owned(),
             name: name.to_owned(),
             available: header.to_vec(),
-            nearest: nearest(name, header).map(str::to_owned),
+            nearest: nearest(name, header),
         }),
     }
 }

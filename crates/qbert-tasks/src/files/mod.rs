@@ -100,6 +100,6 @@ pub(crate) fn unknown_label(path: &Path, line: usize, label: &str, labels: &Labe
         line,
         label: label.to_owned(),
         known: labels.names().to_vec(),
-        nearest: labels.nearest(label).map(str::to_owned),
+        nearest: labels.nearest(label),
     }
 }

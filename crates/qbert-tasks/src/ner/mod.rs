@@ -16,7 +16,7 @@ pub use words::{Word, split_words};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Targets;
-use crate::kinds::{Examples, Output, Profile, Recipe};
+use crate::kinds::{Examples, InputShape, Output, Profile, Recipe};
 use crate::qa::QaOptions;
 use crate::stats::{self, DataStatistics, ExampleLengths};
 use crate::{Labels, Result, Tokenizer};
@@ -31,9 +31,9 @@ pub(crate) const PROFILE: Profile = Profile {
     purpose: "finding entities",
     hub_task: "token-classification",
     default_max_len: 128,
+    input: InputShape::Text,
     output: Output::Token,
     has_columns: false,
-    has_second_text: false,
     has_labels: true,
     recipe: Recipe { epochs: 5, quantization_epochs: 3, batch: 32, learning_rate: 3e-4 },
 };

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::batch::Targets;
-use crate::kinds::{Examples, Output, Profile, Recipe};
+use crate::kinds::{Examples, InputShape, Output, Profile, Recipe};
 use crate::stats::{DataStatistics, ExampleLengths};
 use crate::{Error, Labels, Result, Tokenizer};
 
@@ -29,9 +29,9 @@ pub(crate) const PROFILE: Profile = Profile {
     purpose: "answering questions about a text",
     hub_task: "question-answering",
     default_max_len: 384,
+    input: InputShape::Question,
     output: Output::Span,
     has_columns: false,
-    has_second_text: false,
     has_labels: false,
     recipe: Recipe { epochs: 2, quantization_epochs: 2, batch: 16, learning_rate: 2e-4 },
 };

@@ -11,11 +11,12 @@ pub(crate) mod work;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qbert_kernels::Compute;
 use qbert_model::{Parameters, atomic};
-use qbert_tasks::DataSource;
+use qbert_tasks::{DataSource, TaskData};
 
 pub use file::{FORMAT, Found, LayerSensitivity, RunInfo, Sensitivity, Subject, VERSION, rank_correlation};
 pub use settings::{Method, Settings, Shard};
@@ -96,10 +97,28 @@ pub fn analyze_saving(
     save_every: Duration,
     watch: Watch<'_>,
 ) -> Result<Outcome> {
+    analysis.settings.check()?;
+    analyze_loaded(analysis, &Loaded::open(&analysis.model, &analysis.data)?, compute, save_every, watch)
+}
+
+/// As [`analyze`], on data that was read earlier.
+///
+/// # Errors
+/// As [`analyze`]; data that was not read for this model.
+pub fn analyze_on(analysis: &Analysis, data: Arc<TaskData>, compute: &Compute, watch: Watch<'_>) -> Result<Outcome> {
+    analysis.settings.check()?;
+    analyze_loaded(analysis, &Loaded::with_data(&analysis.model, data)?, compute, SAVE_EVERY, watch)
+}
+
+fn analyze_loaded(
+    analysis: &Analysis,
+    loaded: &Loaded,
+    compute: &Compute,
+    save_every: Duration,
+    watch: Watch<'_>,
+) -> Result<Outcome> {
     let Analysis { settings, shard, out, .. } = analysis;
-    settings.check()?;
-    let loaded = Loaded::open(&analysis.model, &analysis.data)?;
-    let subject = subject(analysis, &loaded)?;
+    let subject = subject(analysis, loaded)?;
     let mut part = Part::new(subject, *settings, *shard);
     let state_path = state::path(out, *shard);
     std::fs::create_dir_all(out).map_err(|source| Error::Io {
@@ -125,7 +144,7 @@ pub fn analyze_saving(
         if own.is_empty() {
             continue;
         }
-        let mut work = RunWork::new(&loaded, settings, run)?;
+        let mut work = RunWork::new(loaded, settings, run)?;
         take_up(&mut work, own, interrupted.take().filter(|saved| saved.run == run), &state_path)?;
         let (mut passes, mut stop) = (0, false);
         while !work.works().is_empty() {
