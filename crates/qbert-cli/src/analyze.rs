@@ -113,10 +113,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let shard = options.shard.as_deref().map(str::parse).transpose()?;
     let model = model::directory(options.model.as_deref().unwrap_or_default(), quiet)?;
     let analysis = Analysis {
-        task: options.reading.task()?,
-        data: options.data.clone(),
-        read: options.reading.options(true)?,
-        max_len: options.reading.max_len(&model)?,
+        data: options.reading.source(&options.data, &model)?,
         model,
         settings: options.protocol.settings()?,
         shard: shard.unwrap_or(Shard::WHOLE),

@@ -61,10 +61,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let first = model::directory(&options.first, quiet)?;
     let job = Job {
         second: model::directory(&options.second, quiet)?,
-        task: options.reading.task()?,
-        data: options.data.clone(),
-        read: options.reading.options(true)?,
-        max_len: options.reading.max_len(&first)?,
+        data: options.reading.source(&options.data, &first)?,
         first,
         settings,
     };

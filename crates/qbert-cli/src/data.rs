@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use qbert_pipeline::Result;
-use qbert_tasks::features::qa::QaOptions;
+use qbert_tasks::qa::QaOptions;
 use qbert_tasks::stats::statistics;
 use qbert_tasks::{DataStatistics, Task, Tokenizer, read};
 
@@ -52,7 +52,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
 
 fn text(task: Task, found: &DataStatistics) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "{task}: {} {}", found.examples, qbert_tasks::Dataset::noun(task));
+    let _ = writeln!(text, "{task}: {} {}", found.examples, task.kind().profile().examples);
     if found.skipped > 0 {
         let _ = writeln!(text, "  skipped     {}", found.skipped);
     }

@@ -8,9 +8,8 @@ use qbert_model::atomic;
 use qbert_pipeline::packed_evaluation::evaluate_packed;
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_runtime::{Session, SessionOptions};
-use qbert_tasks::Dataset;
-use qbert_train::evaluate::{Details, Evaluation, Predictions};
-use qbert_train::finetune::{Evaluate, Evaluated, evaluate};
+use qbert_tasks::{DataSource, Dataset};
+use qbert_train::evaluate::{Details, Evaluate, Evaluated, Evaluation, Predictions, evaluate};
 use qbert_train::qat::files::is_quantized;
 
 use super::progress::Progress;
@@ -66,7 +65,8 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
 /// The evaluation of a checkpoint, and what was evaluated.
 fn checkpoint(options: &Options, quiet: bool) -> Result<(Evaluated, &'static str)> {
     let directory = model::directory(&options.model, quiet)?;
-    let (task, max_len) = (options.reading.task()?, options.reading.max_len(&directory)?);
+    let files = std::slice::from_ref(&options.data);
+    let data = options.reading.source(files, &directory)?;
     let what = match (is_quantized(&directory)?, options.masters) {
         (true, false) => "quantized",
         (true, true) => "the f32 masters of a quantized checkpoint",
@@ -78,11 +78,9 @@ fn checkpoint(options: &Options, quiet: bool) -> Result<(Evaluated, &'static str
         }
     };
     let compute = compute(options.threads)?;
-    let reading = options.reading.options(true)?;
-    let data = (options.data.as_path(), &reading);
     let model = Evaluate { model: &directory, masters: options.masters };
     let mut progress = Progress::new("eval", quiet);
-    Ok((evaluate(model, task, data, max_len, &compute, |done, total| progress.at(done, total, ""))?, what))
+    Ok((evaluate(model, &data, &compute, |done, total| progress.at(done, total, ""))?, what))
 }
 
 /// The same of a packed model.
@@ -95,10 +93,10 @@ fn packed(options: &Options, quiet: bool) -> Result<(Evaluated, &'static str)> {
     let threads = options.threads.unwrap_or(SessionOptions::default().threads);
     let session = Session::open(&options.model, SessionOptions { threads, max_len: None })?;
     let max_len = options.reading.max_len_within(session.config().max_positions)?;
-    let reading = options.reading.options(true)?;
-    let data = (options.data.as_path(), &reading);
+    let read = options.reading.options(true)?;
+    let data = DataSource { task, files: vec![options.data.clone()], read, max_len };
     let mut progress = Progress::new("eval", quiet);
-    Ok((evaluate_packed(&session, task, data, max_len, |done, total| progress.at(done, total, ""))?, "packed"))
+    Ok((evaluate_packed(&session, &data, |done, total| progress.at(done, total, ""))?, "packed"))
 }
 
 fn text(evaluation: &Evaluation, what: &str) -> String {
@@ -108,11 +106,7 @@ fn text(evaluation: &Evaluation, what: &str) -> String {
     };
     let mut table = Table::new(["", "precision", "recall", "f1", "count"]);
     let percent = |share: f64| format!("{:.2}", 100.0 * share);
-    let per_class = match &evaluation.details {
-        Details::Classification(report) => &report.per_class[..],
-        Details::Entities(report) => &report.per_type[..],
-        Details::Squad(_) => &[],
-    };
+    let per_class = evaluation.details.per_class();
     for class in per_class {
         let scores = &class.scores;
         let (precision, recall, f1) = (percent(scores.precision), percent(scores.recall), percent(scores.f1));
@@ -123,8 +117,8 @@ fn text(evaluation: &Evaluation, what: &str) -> String {
 }
 
 fn write_predictions(path: &Path, found: &Evaluated) -> Result<()> {
-    let name = |id: usize| found.labels.name(id).unwrap_or("?");
-    atomic::write_file(path, |writer| match (&found.predictions, found.features.dataset()) {
+    let name = |id: usize| found.data.labels.name(id).unwrap_or("?");
+    atomic::write_file(path, |writer| match (&found.predictions, found.data.features.dataset()) {
         (Predictions::Labels(labels), Dataset::Classify(data)) => {
             for (example, (label, probability)) in data.examples.iter().zip(labels) {
                 let line = serde_json::json!({"id": example.id, "label": name(*label), "probability": probability});

@@ -73,10 +73,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     qbert_model::atomic::check_file(&options.out)?;
     let model = model::directory(&options.model, quiet)?;
     let job = Job {
-        task: options.reading.task()?,
-        data: options.data.clone(),
-        read: options.reading.options(true)?,
-        max_len: options.reading.max_len(&model)?,
+        data: options.reading.source(&options.data, &model)?,
         model,
         layers: each_once(&options.layer),
         settings: Settings { points, extent, max_examples, stop, seed },

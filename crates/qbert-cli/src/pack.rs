@@ -8,7 +8,7 @@ use qbert_pipeline::packing::{Calibration, FILE_NAME, Packing, Widths, plan_by_w
 use qbert_pipeline::planning;
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_quant::{Plan, RangeMethod};
-use qbert_tasks::Task;
+use qbert_tasks::{DataSource, Task};
 use qbert_train::loading::Loaded;
 use qbert_train::qat::files::is_quantized;
 use qbert_train::qat::student::QatSettings;
@@ -141,9 +141,9 @@ fn by_plan(options: &Options, directory: &Path, plan: Plan, task: Option<Task>) 
         let hint = "say how the file is read: --task sst2".to_owned();
         return Err(Error::new(ErrorKind::BadInput, "--calibrate without --task", hint));
     };
-    let reading = options.reading.options(false)?;
-    let files = std::slice::from_ref(file);
-    let loaded = Loaded::open(directory, task, files, &reading, options.reading.max_len(directory)?)?;
-    let data = Calibration::Data(&loaded.features, BATCH, QatSettings::default().calibration);
+    let (files, read) = (vec![file.clone()], options.reading.options(false)?);
+    let source = DataSource { task, files, read, max_len: options.reading.max_len(directory)? };
+    let loaded = Loaded::open(directory, &source)?;
+    let data = Calibration::Data(&loaded.data.features, BATCH, QatSettings::default().calibration);
     Packing::by_plan(directory, plan, Some(data), &compute)
 }

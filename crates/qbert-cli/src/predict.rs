@@ -13,7 +13,7 @@ use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_runtime::{
     Answers, Classification, Error as RuntimeError, Input, Prediction, Session, SessionOptions, Tagging,
 };
-use qbert_tasks::{Error as TaskError, Kind, Task};
+use qbert_tasks::{Error as TaskError, InputShape, Output, Task};
 use serde_json::Value;
 
 use super::note;
@@ -202,13 +202,14 @@ impl<'a> Asking<'a> {
     fn check(&self, item: &Item) -> Result<()> {
         let Some(task) = self.task else { return Ok(()) };
         let (model, is_object) = (self.options.model.display(), self.options.jsonl);
-        match (task.kind(), &item.input) {
-            (Kind::Classify, Input::Pair { .. }) => {
+        let profile = task.kind().profile();
+        match (profile.input, &item.input) {
+            (InputShape::Text, Input::Pair { .. }) if profile.output == Output::Sequence => {
                 let message = format!("{}a pair of texts, but {model} is for single ones ({task})", place(item.line));
                 let hint = if is_object { "leave `text2` out of the object" } else { "leave --text2 out" };
                 Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()))
             }
-            (Kind::Pair, Input::Text { .. }) => {
+            (InputShape::Pair, Input::Text { .. }) => {
                 if !self.is_silent.replace(true) {
                     let hint = if is_object { "give objects with text and text2" } else { "give it with --text2" };
                     let place = place(item.line);

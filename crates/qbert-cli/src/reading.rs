@@ -1,11 +1,11 @@
 //! The flags that say how data files are read: shared by every verb that reads data.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use qbert_model::Config;
 use qbert_pipeline::{Error, ErrorKind, Result};
-use qbert_tasks::{Columns, Format, Kind, LabelSource, Labels, ReadOptions, Task};
+use qbert_tasks::{Columns, DataSource, Format, InputShape, LabelSource, Labels, ReadOptions, Task};
 
 /// How to read the data files.
 #[derive(Debug, Args)]
@@ -73,19 +73,29 @@ impl Reading {
     /// Refuses flags that would have no effect on the task's files.
     fn check(&self) -> Result<()> {
         let Some(task) = self.optional_task()? else { return Ok(()) };
-        let is_table = matches!(task.kind(), Kind::Classify | Kind::Pair);
+        let profile = task.kind().profile();
+        let is_table = profile.has_columns;
         let flags = [
             ("--text", self.text.is_some(), is_table, "files without columns"),
             ("--label", self.label.is_some(), is_table, "files without columns"),
             ("--format", self.format.is_some(), is_table, "files of one form only"),
-            ("--text2", self.text2.is_some(), task.kind() == Kind::Pair, "no second text"),
-            ("--labels", self.labels.is_some(), task.kind() != Kind::Qa, "no labels"),
+            ("--text2", self.text2.is_some(), profile.input == InputShape::Pair, "no second text"),
+            ("--labels", self.labels.is_some(), profile.has_labels, "no labels"),
         ];
         let useless = flags.into_iter().find(|(_, given, has_effect, _)| *given && !has_effect);
         useless.map_or(Ok(()), |(flag, _, _, why)| {
             let message = format!("{flag} has no effect: the task {task} has {why}");
             Err(Error::new(ErrorKind::BadInput, message, "leave the flag out, or name another --task".to_owned()))
         })
+    }
+
+    /// Labelled files as data for the checkpoint in a directory.
+    ///
+    /// # Errors
+    /// As [`Reading::options`].
+    pub fn source(&self, files: &[PathBuf], model: &Path) -> Result<DataSource> {
+        let (task, read) = (self.task()?, self.options(true)?);
+        Ok(DataSource { task, files: files.to_vec(), read, max_len: self.max_len(model)? })
     }
 
     /// How to read the files.

@@ -201,12 +201,9 @@ impl Options {
             quickstart::job(other.as_ref().map(|(name, path)| (*name, path.as_path())), out)?
         } else {
             let name = training.model.as_deref().unwrap_or("minilm");
-            let data = (&training.train[..], training.dev.as_deref().unwrap_or(Path::new("")));
             let directory = model::directory(name, quiet)?;
-            let mut job = Job::new(name, &directory, training.reading.task()?, data, out);
-            job.read = training.reading.options(true)?;
-            job.max_len = training.reading.max_len(&directory)?;
-            job
+            let data = training.reading.source(&training.train, &directory)?;
+            Job::new(name, &directory, data, training.dev.as_deref().unwrap_or(Path::new("")), out)
         };
         self.apply(&mut job)?;
         if quick {

@@ -103,12 +103,9 @@ impl Training {
         self.recipe.apply(&mut settings);
         let model = model::directory(self.model.as_deref().unwrap_or_default(), quiet)?;
         Ok(Finetune {
-            task,
-            train: self.train.clone(),
+            data: self.reading.source(&self.train, &model)?,
             dev: self.dev.clone().unwrap_or_default(),
             out: self.out().to_owned(),
-            read: self.reading.options(true)?,
-            max_len: self.reading.max_len(&model)?,
             model,
             max_train: self.max_train,
             settings,

@@ -24,8 +24,8 @@ use qbert_model::PackedModel;
 use qbert_pipeline::packed_evaluation;
 use qbert_quant::Plan;
 use qbert_runtime::Session;
-use qbert_tasks::{ReadOptions, Task};
-use qbert_train::evaluate::{Predictions, predict, score, scores_with};
+use qbert_tasks::{DataSource, Task, TaskData};
+use qbert_train::evaluate::{Predictions, scores_with};
 use qbert_train::loading::Loaded;
 use serde_json::{Value, json};
 
@@ -54,17 +54,18 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn compare(directory: &Path, task: &str, data: &str, compute: &Compute) -> Result<Value, Box<dyn Error>> {
     let task: Task = task.parse()?;
-    let loaded = Loaded::open(directory, task, &[data.into()], &ReadOptions::default(), task.default_max_len())?;
+    let loaded = Loaded::open(directory, &DataSource::new(task, [data]))?;
     let Some(quantization) = loaded.as_quantized(directory, compute)? else {
         return Err(format!("{}: not written by qbert quantize", directory.display()).into());
     };
-    let Loaded { bert, features, labels, .. } = &loaded;
+    let bert = &loaded.bert;
+    let TaskData { features, labels, .. } = &*loaded.data;
     let weights = loaded.model_weights(Some(&quantization));
     let trained = scores_with(bert, compute, weights, features, |_| {})?;
     let session = Session::with_compute(PackedModel::open(&directory.join("model.qbert"))?, compute.clone(), None)?;
     let packed = packed_evaluation::scores(&session, features, |_, _| {})?;
     let pairs = || trained.iter().flatten().zip(packed.iter().flatten());
-    let answers = [&trained, &packed].map(|scores| predict(features, scores, bert.outputs()));
+    let answers = [&trained, &packed].map(|scores| features.predict(scores, bert.outputs()));
     let [trained_answers, packed_answers] = answers;
     let (trained_answers, packed_answers) = (trained_answers?, packed_answers?);
     Ok(json!({
@@ -77,8 +78,8 @@ fn compare(directory: &Path, task: &str, data: &str, compute: &Compute) -> Resul
         "largest_difference": pairs().map(|(a, b)| (a - b).abs()).fold(0.0, f32::max),
         "answers": count(&trained_answers),
         "differing_answers": differing(&trained_answers, &packed_answers),
-        "checkpoint": score(features, &trained_answers, labels)?.value,
-        "packed": score(features, &packed_answers, labels)?.value,
+        "checkpoint": features.score(&trained_answers, labels)?.value,
+        "packed": features.score(&packed_answers, labels)?.value,
     }))
 }
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use qbert_kernels::{Compute, Threads};
 use qbert_model::Checkpoint;
 use qbert_quant::{Matrix, Plan, RangeMethod, Site};
-use qbert_tasks::{ReadOptions, Task};
+use qbert_tasks::{DataSource, Task};
 use qbert_train::evaluate::Evaluation;
 use qbert_train::finetune::Finetune;
 use qbert_train::qat::method::Method;
@@ -68,12 +68,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn job(task: Task, train: Vec<PathBuf>) -> Finetune {
     Finetune {
         model: PathBuf::new(),
-        task,
-        train,
+        data: DataSource::new(task, train),
         dev: PathBuf::new(),
         out: PathBuf::new(),
-        read: ReadOptions::default(),
-        max_len: task.default_max_len(),
         max_train: None,
         settings: Settings { steps: Some(0), epochs: 0, ..recipe(task) },
         resume: false,
@@ -94,7 +91,7 @@ fn measure(bits: u8, job: Finetune, compute: &Compute) -> Result<Value, Box<dyn 
         writeln!(std::io::stderr(), "min/max {place}: {:.2}", outcome.best)?;
         cases.push(json!({ "min_max": place, "value": outcome.best }));
     }
-    Ok(json!({ "task": job.task, "metric": full.metric, "full_precision": full.value, "cases": cases }))
+    Ok(json!({ "task": job.data.task, "metric": full.metric, "full_precision": full.value, "cases": cases }))
 }
 
 fn plan(bits: u8, layers: usize, min_max: Where) -> Result<Plan, Box<dyn Error>> {

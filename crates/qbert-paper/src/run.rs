@@ -92,7 +92,7 @@ impl Study {
         }
         self.begin(row, &scratch)?;
         let evaluations = self.train(row, baseline, (compute, watch), &scratch)?;
-        let packing = Packing::quantized(&scratch)?.for_task(self.experiment.task.name());
+        let packing = Packing::quantized(&scratch)?.for_task(self.experiment.data.task.name());
         let training = Some(training(&scratch)?);
         if self.experiment.keep {
             packing.write(&scratch.join(FILE_NAME))?;

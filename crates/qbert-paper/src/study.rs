@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use qbert_model::Checkpoint;
 use qbert_quant::{LayerSensitivity, Metric, ModelShape, Ranking};
-use qbert_tasks::{ReadOptions, Task};
+use qbert_tasks::{DataSource, ReadOptions};
 use qbert_train::finetune::Finetune;
 use qbert_train::qat::distill::Distillation;
 use qbert_train::qat::student::QatSettings;
@@ -23,18 +23,12 @@ pub use plans::usual_high;
 /// What is studied.
 #[derive(Debug, Clone)]
 pub struct Experiment {
-    /// The task.
-    pub task: Task,
     /// The fine-tuned checkpoint.
     pub model: PathBuf,
-    /// Files to learn from.
-    pub train: Vec<PathBuf>,
-    /// File to judge by.
+    /// The data to learn from.
+    pub data: DataSource,
+    /// File to judge by, read as `data` is.
     pub dev: PathBuf,
-    /// How to read them.
-    pub read: ReadOptions,
-    /// Longest sequence in tokens.
-    pub max_len: usize,
     /// How sensitive the layers are, for methods with mixed precision.
     pub sensitivity: Option<MeasuredSensitivity>,
     /// Steps or epochs, batch, rates and the like; the seed is the row's own.
@@ -117,7 +111,7 @@ impl Study {
             sensitivity,
             model: Source { name: name_of(&experiment.model), sha256: weights },
             model_files: files,
-            train: experiment.train.iter().map(|path| source(path)).collect::<Result<_>>()?,
+            train: experiment.data.files.iter().map(|path| source(path)).collect::<Result<_>>()?,
             dev: source(&experiment.dev)?,
             experiment,
         })
@@ -128,7 +122,8 @@ impl Study {
     /// # Errors
     /// As [`Study::plan`].
     pub fn settings(&self, row: &Row) -> Result<RowSettings> {
-        let Experiment { task, max_len, max_train, max_dev, ref read, .. } = self.experiment;
+        let Experiment { max_train, max_dev, .. } = self.experiment;
+        let DataSource { task, max_len, ref read, .. } = self.experiment.data;
         let quantized = row.treatment != RowTreatment::FullPrecision;
         let usual = *read == ReadOptions::default();
         Ok(RowSettings {
@@ -158,7 +153,7 @@ impl Study {
             // Nothing is trained: what would decide it makes no difference.
             _ => {
                 let batch = budget.batch;
-                budget = Settings { batch, steps: Some(0), ..qbert_train::qat::run::recipe(self.experiment.task) };
+                budget = Settings { batch, steps: Some(0), ..qbert_train::qat::run::recipe(self.experiment.data.task) };
             }
         }
         if budget.steps.is_some() {
@@ -169,23 +164,19 @@ impl Study {
 
     /// The run of a row in its scratch directory, continued where it was interrupted.
     pub(super) fn job(&self, row: &Row, out: &Path) -> Finetune {
-        let Experiment { task, max_len, max_train, .. } = self.experiment;
         Finetune {
             model: self.experiment.model.clone(),
-            task,
-            train: self.experiment.train.clone(),
+            data: self.experiment.data.clone(),
             dev: self.experiment.dev.clone(),
             out: out.to_owned(),
-            read: self.experiment.read.clone(),
-            max_len,
-            max_train,
+            max_train: self.experiment.max_train,
             settings: self.budget(row),
             resume: true,
         }
     }
 
     pub(super) fn directory(&self) -> PathBuf {
-        self.experiment.out.join(self.experiment.task.name())
+        self.experiment.out.join(self.experiment.data.task.name())
     }
 
     /// Where the result of a row is.

@@ -140,7 +140,7 @@ impl Study {
             format: FORMAT.to_owned(),
             version: VERSION,
             command: self.errors_command(&named),
-            task: self.experiment.task,
+            task: self.experiment.data.task,
             model: self.model.clone(),
             sensitivity: self.sensitivity.clone(),
             largest_weights: largest_weights(&parameters, self.layers),

@@ -1,27 +1,19 @@
-//! A packed model on a data set: the runtime's scores, the training engine's decoding and metrics.
+//! A packed model on a data set: the runtime's scores, the task's decoding and metrics.
 
-use std::path::Path;
+use std::sync::Arc;
 
 use qbert_runtime::{Scope, Session, Tokens};
-use qbert_tasks::{ReadOptions, Task};
-use qbert_train::evaluate::{self, BATCH_TOKENS};
-use qbert_train::features::Features;
-use qbert_train::finetune::Evaluated;
+use qbert_tasks::{DataSource, Features};
+use qbert_train::evaluate::{BATCH_TOKENS, Evaluated};
 use qbert_train::loading::DataReader;
 
 use crate::Result;
 
-/// Evaluates a packed model on a data file, as [`qbert_train::finetune::evaluate`] does a checkpoint.
+/// Evaluates a packed model on a data file, as [`qbert_train::evaluate::evaluate`] does a checkpoint.
 ///
 /// # Errors
 /// A model for another task or with other labels; whatever is wrong with the data.
-pub fn evaluate_packed(
-    session: &Session,
-    task: Task,
-    (data, reading): (&Path, &ReadOptions),
-    max_len: usize,
-    progress: impl FnMut(usize, usize),
-) -> Result<Evaluated> {
+pub fn evaluate_packed(session: &Session, data: &DataSource, progress: impl FnMut(usize, usize)) -> Result<Evaluated> {
     let reader = DataReader {
         path: session.model().path(),
         head: session.head(),
@@ -29,11 +21,10 @@ pub fn evaluate_packed(
         max_positions: session.config().max_positions,
         tokenizer: session.tokenizer(),
     };
-    let (features, labels) = reader.read(task, &[data.to_owned()], reading, max_len)?;
-    let scores = scores(session, &features, progress)?;
-    let predictions = evaluate::predict(&features, &scores, labels.len())?;
-    let evaluation = evaluate::score(&features, &predictions, &labels)?;
-    Ok(Evaluated { evaluation, predictions, features, labels })
+    let data = Arc::new(reader.read(data)?);
+    let scores = scores(session, &data.features, progress)?;
+    let outputs = data.labels.len();
+    Ok(Evaluated::new(data, &scores, outputs)?)
 }
 
 /// The scores of every sequence, in the order of the features: one row of labels, or one row per token.

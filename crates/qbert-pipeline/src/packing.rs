@@ -86,7 +86,7 @@ impl Packing {
                 Error::new(ErrorKind::BadInput, message, hint.to_owned())
             })?;
             let bert = Bert::new(checkpoint.config(), parameters.layout().clone())?;
-            let batches: qbert_train::Result<Vec<Batch>> = match data {
+            let batches: qbert_tasks::Result<Vec<Batch>> = match data {
                 Calibration::Data(features, size, most) => features.first_batches(size, most).collect(),
                 Calibration::Batches(batches) => Ok(batches.to_vec()),
             };

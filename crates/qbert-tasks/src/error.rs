@@ -280,6 +280,21 @@ pub enum Error {
         /// How many there are.
         found: usize,
     },
+    /// A sequence to learn from that has no label.
+    #[error("example {sequence} has no label to learn from")]
+    Unlabelled {
+        /// The sequence, from 0.
+        sequence: usize,
+    },
+    /// Data without labels, so that predictions cannot be scored.
+    #[error("the data has no {what} to score against")]
+    NothingToScore {
+        /// `labels` or `tags`.
+        what: &'static str,
+    },
+    /// Predictions that belong to another kind of task than the data.
+    #[error("the predictions are for another kind of task than the data")]
+    OtherKind,
     /// A label id beyond the list of labels.
     #[error("label id {id} is out of range: there are {count} labels")]
     LabelId {
@@ -319,9 +334,9 @@ impl Error {
                 |name| format!("did you mean {name:?}?"),
             ),
             Error::NoColumn { role, tried, .. } => {
-                let (flag, tried) = (column_flag(role), tried.join(", "));
+                let (field, tried) = (column_field(role), tried.join(", "));
                 format!(
-                    "the first line must hold the column names; name the one to take with {flag} (tried were {tried})"
+                    "the first line must hold the column names; set `{field}` to the right one (tried: {tried})"
                 )
             }
             Error::DuplicateColumn { .. } => "rename one of them".to_owned(),
@@ -330,7 +345,7 @@ impl Error {
                     .to_owned()
             }
             Error::UnknownLabel { nearest, .. } => nearest.as_ref().map_or_else(
-                || "correct the file, or give the labels of this data with --labels".to_owned(),
+                || "correct the file, or set `labels` to the labels of this data".to_owned(),
                 |name| format!("did you mean {name:?}?"),
             ),
             Error::MissingLabel { .. } => "add the label, or remove the example".to_owned(),
@@ -339,7 +354,7 @@ impl Error {
             }
             Error::BadLabels { .. } => "give each label once, in the order of the model's outputs".to_owned(),
             Error::UnknownFormat { .. } => {
-                "end the name in .tsv, .csv or .jsonl, or say which it is with --format".to_owned()
+                "use a name that ends in .tsv, .csv or .jsonl, or set `format`".to_owned()
             }
             Error::Json { .. } => "check that the file is complete and is JSON".to_owned(),
             Error::JsonLayout { layout, .. } => (*layout).to_owned(),
@@ -366,7 +381,11 @@ impl Error {
             Error::Tokenization { .. } => return None,
             Error::MaxLen { least, .. } => format!("ask for {least} or more"),
             Error::ZeroStride => "the usual stride is 128".to_owned(),
-            Error::Length { .. } | Error::LabelId { .. } => return None,
+            Error::Length { .. }
+            | Error::LabelId { .. }
+            | Error::Unlabelled { .. }
+            | Error::NothingToScore { .. }
+            | Error::OtherKind => return None,
         };
         Some(hint)
     }
@@ -377,12 +396,12 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The flag that names the column for a role.
-fn column_flag(role: &str) -> &'static str {
+/// The field of [`crate::Columns`] that names the column for a role.
+fn column_field(role: &str) -> &'static str {
     match role {
-        "label" => "--label",
-        "second text" => "--text2",
-        _ => "--text",
+        "label" => "label",
+        "second text" => "text2",
+        _ => "text",
     }
 }
 

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use qbert_quant::nearest;
 use serde::{Deserialize, Serialize};
 
-use crate::suggest::nearest;
 use crate::{Error, Result};
 
 /// An ordered list of distinct label names; a label's id is its place in the list.
@@ -101,6 +101,15 @@ impl Labels {
         self.names.get(id).map(String::as_str)
     }
 
+    /// The names of these ids.
+    ///
+    /// # Errors
+    /// [`Error::LabelId`] for an id that is no label.
+    pub(crate) fn names_of(&self, ids: &[usize]) -> Result<Vec<&str>> {
+        let name = |&id: &usize| self.name(id).ok_or(Error::LabelId { id, count: self.len() });
+        ids.iter().map(name).collect()
+    }
+
     /// The id of a label as it stands in data: its name, or, when no name is a number, its id written as a number
     /// (SST-2 files say `1` for `positive`).
     pub fn id(&self, raw: &str) -> Option<usize> {
@@ -131,7 +140,7 @@ impl Labels {
     }
 
     /// The known name nearest to an unknown one.
-    pub fn nearest(&self, raw: &str) -> Option<&str> {
+    pub fn nearest(&self, raw: &str) -> Option<String> {
         nearest(raw, &self.names)
     }
 

@@ -1,35 +1,46 @@
-//! Tasks: data readers, tokenization, features, decoding and metrics for classification, pairs, NER and question
-//! answering.
+//! Tasks: everything between a user's file and the token ids that go into a model, and between a model's scores and
+//! the number in a table. Models are not known here.
 //!
-//! Everything between a user's file and the token ids that go into a model, and between a model's scores and the
-//! number in a table, lives here; models do not. The way of the data:
+//! A task is a module that owns its whole way: [`classify`] (texts and pairs), [`ner`] (named entities) and [`qa`]
+//! (question answering) each read files, encode examples, decode scores and score predictions. Training's evaluation
+//! and the runtime's predictions call the same decoding. Code that works for any task goes through a few types:
 //!
-//! 1. [`readers`] turn files into a [`Dataset`] (examples, [`Labels`], what was skipped);
-//! 2. [`Tokenizer`] and [`features`] turn examples into unpadded [`Encoded`] sequences;
-//! 3. [`decode`] turns scores back into entities and answer spans of the original text;
-//! 4. [`metrics`] score them as `seqeval` and the official SQuAD script do;
-//! 5. [`stats`] describes a data set before anybody trains on it.
+//! 1. [`Task`] is a task by name, [`Kind`] the kind of work behind it, [`Profile`] what there is to know about a kind;
+//! 2. [`DataSource`] says where data is and how to read it, [`Dataset`] holds the examples;
+//! 3. [`Tokenizer`] and [`Features`] turn examples into unpadded [`Encoded`] sequences and [`Batch`]es;
+//! 4. [`Features::predict`] decodes scores to [`Predictions`], [`Features::score`] compares them with the data;
+//! 5. [`stats`] describes a data set before training.
 //!
 //! Nothing here prints, exits or panics on bad input: every fault is an [`Error`] that names file and line, with a
-//! [`Error::hint`] that says what to do.
+//! [`Error::hint`] on what to do.
 
-pub mod data;
-pub mod decode;
+pub mod batch;
+pub mod classify;
+mod encoded;
 mod error;
 pub mod features;
+pub mod files;
+mod kinds;
 mod labels;
 pub mod metrics;
-pub mod readers;
+pub mod ner;
+pub mod qa;
+mod source;
 pub mod stats;
-mod suggest;
 mod task;
 mod tokenizer;
 
-pub use data::{ClassifyData, ClassifyExample, Dataset, NerData, NerSentence, QaAnswer, QaData, QaExample, TagScheme};
+pub use batch::{Batch, Targets};
+pub use classify::{ClassifyData, ClassifyExample};
+pub use encoded::Encoded;
 pub use error::{Error, Result};
-pub use features::Encoded;
+pub use features::Features;
+pub use files::{Columns, Format, LabelSource, ReadOptions, read};
+pub use kinds::{Dataset, Details, Evaluation, InputShape, Kind, Output, Predictions, Profile, Recipe};
 pub use labels::Labels;
-pub use readers::{Columns, Format, LabelSource, ReadOptions, read};
+pub use ner::{NerData, NerSentence, TagScheme};
+pub use qa::{QaAnswer, QaData, QaExample};
+pub use source::{DataSource, TaskData};
 pub use stats::DataStatistics;
-pub use task::{Kind, Task};
+pub use task::Task;
 pub use tokenizer::{Pieces, SpecialIds, Tokenizer, VocabOptions};

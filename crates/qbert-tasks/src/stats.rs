@@ -4,10 +4,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::features::classify;
-use crate::features::ner;
-use crate::features::qa::{self, QaOptions};
-use crate::{Dataset, Labels, Result, TagScheme, Tokenizer};
+use crate::ner::TagScheme;
+use crate::qa::QaOptions;
+use crate::{Dataset, Labels, Result, Tokenizer};
 
 /// A data set in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -112,33 +111,12 @@ fn counts(dataset: &Dataset) -> DataStatistics {
         contexts: None,
         tokens: None,
     };
-    match dataset {
-        Dataset::Classify(data) => {
-            statistics.skipped = data.skipped;
-            let ids = data.examples.iter().filter_map(|example| example.label);
-            statistics.labels = label_counts(data.labels.as_ref(), ids);
-            statistics.unlabelled = data.examples.iter().filter(|example| example.label.is_none()).count();
-        }
-        Dataset::Ner(data) => {
-            let words = data.sentences.iter().map(|sentence| sentence.words.len()).sum();
-            let ids = data.sentences.iter().filter_map(|sentence| sentence.tags.as_ref()).flatten().copied();
-            statistics.labels = label_counts(data.labels.as_ref(), ids);
-            statistics.unlabelled = words - statistics.labels.iter().map(|label| label.count).sum::<usize>();
-            statistics.words = Some(words);
-            statistics.scheme = data.scheme;
-        }
-        Dataset::Qa(data) => {
-            statistics.skipped = data.skipped;
-            statistics.unlabelled = data.examples.iter().filter(|example| example.answers.is_empty()).count();
-            let contexts: std::collections::HashSet<&str> =
-                data.examples.iter().map(|example| &*example.context).collect();
-            statistics.contexts = Some(contexts.len());
-        }
-    }
+    dataset.examples().count(&mut statistics);
     statistics
 }
 
-fn label_counts(labels: Option<&Labels>, ids: impl Iterator<Item = usize>) -> Vec<LabelCount> {
+/// How often each label occurs among these ids; empty without labels.
+pub(crate) fn label_counts(labels: Option<&Labels>, ids: impl Iterator<Item = usize>) -> Vec<LabelCount> {
     let Some(labels) = labels else { return Vec::new() };
     let mut counts: Vec<LabelCount> =
         labels.names().iter().map(|label| LabelCount { label: label.clone(), count: 0 }).collect();
@@ -150,31 +128,20 @@ fn label_counts(labels: Option<&Labels>, ids: impl Iterator<Item = usize>) -> Ve
     counts
 }
 
-/// One example's whole length, whether it is cut, and the lengths of its sequences.
-struct Lengths {
-    whole: usize,
-    cut: bool,
-    sequences: Vec<usize>,
+/// The lengths of one example, in tokens.
+pub(crate) struct ExampleLengths {
+    /// Before any truncation.
+    pub(crate) whole: usize,
+    /// Whether it loses text.
+    pub(crate) truncated: bool,
+    /// Of each of its sequences.
+    pub(crate) sequences: Vec<usize>,
 }
 
 fn token_statistics(dataset: &Dataset, tokenizer: &Tokenizer, options: &QaOptions) -> Result<TokenStatistics> {
-    let lengths = match dataset {
-        Dataset::Classify(data) => {
-            let one = |example: &crate::ClassifyExample| {
-                let encoded = classify::encode(tokenizer, &example.text, example.text2.as_deref(), options.max_len)?;
-                let (length, removed) = (encoded.len(), encoded.removed);
-                Ok(Lengths { whole: length + removed, cut: removed > 0, sequences: vec![length] })
-            };
-            data.examples.iter().map(one).collect::<Result<Vec<_>>>()?
-        }
-        Dataset::Ner(data) => {
-            let one = |sentence: &crate::NerSentence| ner_lengths(tokenizer, sentence, options.max_len);
-            data.sentences.iter().map(one).collect::<Result<Vec<_>>>()?
-        }
-        Dataset::Qa(data) => qa_lengths(tokenizer, &data.examples, options)?,
-    };
+    let lengths = dataset.examples().lengths(tokenizer, options)?;
     let sequences = || lengths.iter().flat_map(|length| &length.sequences);
-    let truncated = lengths.iter().filter(|length| length.cut).count();
+    let truncated = lengths.iter().filter(|length| length.truncated).count();
     Ok(TokenStatistics {
         total: sequences().sum(),
         windows: sequences().count(),
@@ -183,37 +150,6 @@ fn token_statistics(dataset: &Dataset, tokenizer: &Tokenizer, options: &QaOption
         truncated_share: if lengths.is_empty() { 0.0 } else { truncated as f64 / lengths.len() as f64 },
         lengths: Quantiles::of(lengths.iter().map(|length| length.whole).collect()),
     })
-}
-
-fn ner_lengths(tokenizer: &Tokenizer, sentence: &crate::NerSentence, max_len: usize) -> Result<Lengths> {
-    let windows = ner::encode(tokenizer, &sentence.words, None, 0, max_len)?;
-    let sequences: Vec<usize> = windows.iter().map(|window| window.encoded.len()).collect();
-    let removed: usize = windows.iter().map(|window| window.encoded.removed).sum();
-    // Windows overlap, so the whole is counted from the words and not from them.
-    let whole = match sequences.as_slice() {
-        [one] => one + removed,
-        _ => {
-            let pieces = sentence.words.iter().map(|word| tokenizer.pieces(word).map(|pieces| pieces.len().max(1)));
-            2 + pieces.sum::<Result<usize>>()?
-        }
-    };
-    Ok(Lengths { whole, cut: removed > 0, sequences })
-}
-
-fn qa_lengths(tokenizer: &Tokenizer, examples: &[crate::QaExample], options: &QaOptions) -> Result<Vec<Lengths>> {
-    let mut lengths: Vec<Lengths> =
-        examples.iter().map(|_| Lengths { whole: 0, cut: false, sequences: Vec::new() }).collect();
-    let kept = QaOptions { answerless: qa::Answerless::PointAtCls, ..*options };
-    for window in qa::encode_all(tokenizer, examples, &kept)? {
-        let length = &mut lengths[window.example];
-        let (removed, specials) = (window.encoded.removed, 3);
-        let question = window.context.start - 2 + removed;
-        length.cut = removed > 0;
-        length.sequences.push(window.encoded.len());
-        // Windows come in order and the last one reaches the end of the context.
-        length.whole = specials + question + window.context_begin + window.context.len();
-    }
-    Ok(lengths)
 }
 
 #[cfg(test)]

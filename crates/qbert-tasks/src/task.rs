@@ -7,10 +7,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use qbert_quant::nearest;
 use serde::{Deserialize, Serialize};
 
-use crate::suggest::nearest;
-use crate::{Error, Labels};
+use crate::{Error, Kind, Labels};
 
 /// A task as named on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -31,20 +31,6 @@ pub enum Task {
     /// A user's own CoNLL-style columns, any entity types.
     Ner,
     /// A user's own file in SQuAD's JSON layout.
-    Qa,
-}
-
-/// What kind of head, features and metric a task needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// One label for one text.
-    Classify,
-    /// One label for two texts.
-    Pair,
-    /// One tag for each word.
-    Ner,
-    /// One span of the context.
     Qa,
 }
 
@@ -93,13 +79,9 @@ impl Task {
         Some(Labels::from_fixed(names))
     }
 
-    /// The number of pieces a sequence is cut or windowed to when the user does not say: 384 for question answering
-    /// (as BERT's SQuAD recipe), 128 for the others (as its GLUE recipe).
+    /// The longest sequence if the user does not choose, as [`crate::Profile::default_max_len`].
     pub fn default_max_len(self) -> usize {
-        match self.kind() {
-            Kind::Qa => 384,
-            Kind::Classify | Kind::Pair | Kind::Ner => 128,
-        }
+        self.kind().profile().default_max_len
     }
 }
 
@@ -115,7 +97,7 @@ impl FromStr for Task {
     fn from_str(name: &str) -> Result<Self, Error> {
         Task::ALL.into_iter().find(|task| task.name() == name).ok_or_else(|| Error::UnknownTask {
             name: name.to_owned(),
-            nearest: nearest(name, &Task::ALL.map(Task::name)).map(str::to_owned),
+            nearest: nearest(name, Task::ALL.map(Task::name)),
         })
     }
 }

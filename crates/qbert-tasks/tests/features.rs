@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use qbert_tasks::decode::ner::tags_per_sentence;
-use qbert_tasks::decode::qa::{DecodeOptions, SpanScores, answers};
-use qbert_tasks::features::qa::{Answerless, QaOptions};
-use qbert_tasks::features::{classify, ner, qa};
-use qbert_tasks::{Error, QaAnswer, QaExample, Tokenizer, VocabOptions};
+use qbert_tasks::ner::TagDecoder;
+use qbert_tasks::qa::{Answerless, DecodeOptions, QaOptions, decode_each};
+use qbert_tasks::{Error, QaAnswer, QaExample, Tokenizer, VocabOptions, classify, ner, qa};
 
 const VOCAB: &[u8] = include_bytes!("data/vocab.txt");
 
@@ -60,17 +58,20 @@ fn every_word_of_a_long_sentence_gets_exactly_one_prediction() {
         }
         assert!(windows.iter().all(|window| window.encoded.len() <= max_len));
         // A model that repeats the labels it is given returns every word's own tag.
-        let predictions: Vec<Vec<usize>> = windows
-            .iter()
-            .map(|window| window.labels.iter().map(|label| label.unwrap_or(usize::MAX)).collect())
-            .collect();
-        let counts: Vec<usize> = sentences.iter().map(Vec::len).collect();
-        let tags = tags_per_sentence(&windows, &predictions, &counts).unwrap();
-        for (words, tags) in sentences.iter().zip(tags) {
+        let outputs = sentences.iter().map(Vec::len).max().unwrap();
+        let mut decoder = TagDecoder::new(sentences.iter().map(Vec::len), outputs);
+        for window in &windows {
+            let mut scores = vec![0.0; window.encoded.len() * outputs];
+            for (token, label) in window.labels.iter().enumerate().filter_map(|(token, label)| Some((token, (*label)?)))
+            {
+                scores[token * outputs + label] = 9.0;
+            }
+            decoder.push(window, &scores);
+        }
+        for (words, tags) in sentences.iter().zip(decoder.finish().unwrap()) {
+            let tags: Vec<usize> = tags.into_iter().map(|word| word.tag).collect();
             assert_eq!(tags, (0..words.len()).collect::<Vec<_>>(), "max_len {max_len}");
         }
-        assert!(tags_per_sentence(&windows, &predictions[1..], &counts).is_err());
-        assert!(tags_per_sentence(&windows, &predictions, &counts[..2]).is_err());
     }
 }
 
@@ -82,15 +83,14 @@ fn example(context: &str, question: &str, answer: &str) -> QaExample {
     QaExample { id, title, context: Arc::from(context), question: question.to_owned(), answers }
 }
 
-/// Scores that point at the answer each window was given, as a perfect model would.
-fn perfect_scores(window: &qa::QaWindow) -> (Vec<f32>, Vec<f32>) {
-    let mut start = vec![0.0; window.encoded.len()];
-    let mut end = start.clone();
+/// Scores that point at the answer each window was given, as a perfect model would: start and end of each token.
+fn perfect_scores(window: &qa::QaWindow) -> Vec<f32> {
+    let mut scores = vec![0.0; 2 * window.encoded.len()];
     if let Some((first, last)) = window.answer {
-        start[first] = 10.0;
-        end[last] = 10.0;
+        scores[2 * first] = 10.0;
+        scores[2 * last + 1] = 10.0;
     }
-    (start, end)
+    scores
 }
 
 #[test]
@@ -106,8 +106,8 @@ fn a_perfect_model_gets_every_answer_back() {
         let windows = qa::encode_all(&tokenizer, &examples, &options).unwrap();
         assert!(windows.iter().all(|window| window.encoded.len() <= max_len && window.answer.is_some()));
         let scores: Vec<_> = windows.iter().map(perfect_scores).collect();
-        let views: Vec<_> = scores.iter().map(|(start, end)| SpanScores { start, end }).collect();
-        let best = &answers(&long, &windows, &views, &DecodeOptions::default()).unwrap()[0];
+        let mut found = decode_each([&long], &windows, &scores, DecodeOptions::default());
+        let best = &found.next().unwrap().unwrap()[0];
         assert_eq!(best.text, answer, "max_len {max_len}, stride {stride}");
         assert_eq!(best.characters.start, examples[0].answers[0].start);
         assert_eq!(long.chars().skip(best.characters.start).take(best.characters.len()).collect::<String>(), answer);

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use qbert_tasks::features::qa::QaOptions;
-use qbert_tasks::features::{classify, ner, qa};
-use qbert_tasks::metrics::{Scores, classification, entities, squad};
-use qbert_tasks::{Dataset, Labels, ReadOptions, Task, Tokenizer, VocabOptions, read};
+use qbert_tasks::metrics::Scores;
+use qbert_tasks::qa::QaOptions;
+use qbert_tasks::{Dataset, Labels, ReadOptions, Task, Tokenizer, VocabOptions, classify, ner, qa, read};
 use serde::Deserialize;
 
 const VOCAB: &[u8] = include_bytes!("data/vocab.txt");
@@ -35,16 +34,16 @@ struct SquadGolden {
 fn squad_scores_are_the_official_scripts() {
     let golden: SquadGolden = serde_json::from_str(include_str!("goldens/squad.json")).unwrap();
     for (text, expected) in &golden.normalized {
-        assert_eq!(&squad::normalize(text), expected, "{text:?}");
+        assert_eq!(&qa::normalize(text), expected, "{text:?}");
     }
     for (prediction, gold, exact, f1) in &golden.pairs {
-        assert_eq!(squad::exact_match(prediction, gold), *exact, "{prediction:?} {gold:?}");
-        close(squad::f1(prediction, gold), *f1, &format!("{prediction:?} {gold:?}"));
+        assert_eq!(qa::exact_match(prediction, gold), *exact, "{prediction:?} {gold:?}");
+        close(qa::f1(prediction, gold), *f1, &format!("{prediction:?} {gold:?}"));
     }
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), golden.dataset.to_string()).unwrap();
     let Dataset::Qa(data) = read(Task::Squad, &[file.path()], &ReadOptions::default()).unwrap() else { panic!() };
-    let report = squad::score(&data.examples, |id| golden.predictions.get(id).map(String::as_str));
+    let report = qa::report_by_id(&data.examples, |id| golden.predictions.get(id).map(String::as_str));
     close(report.exact_match, golden.report["exact_match"], "exact match");
     close(report.f1, golden.report["f1"], "f1");
     assert_eq!((report.questions, report.unanswered), (120, 120 + 1 - golden.predictions.len()));
@@ -74,7 +73,7 @@ fn entity_scores_are_seqevals() {
     let golden: EntityGolden = serde_json::from_str(include_str!("goldens/entities.json")).unwrap();
     assert!(golden.cases.len() > 20);
     for case in golden.cases {
-        let report = entities::score(&case.gold, &case.predicted).unwrap();
+        let report = ner::report(&case.gold, &case.predicted).unwrap();
         same_scores(report.overall, case.averages["micro"], &case.name);
         same_scores(report.macro_average, case.averages["macro"], &case.name);
         same_scores(report.weighted_average, case.averages["weighted"], &case.name);
@@ -87,7 +86,7 @@ fn entity_scores_are_seqevals() {
     }
     for (tags, expected) in golden.spans {
         let ours: Vec<Span> =
-            entities::spans(&tags).into_iter().map(|span| (span.kind, span.words.start, span.words.end)).collect();
+            ner::spans(&tags).into_iter().map(|span| (span.kind, span.words.start, span.words.end)).collect();
         assert_eq!(ours, expected, "{tags:?}");
     }
 }
@@ -111,7 +110,7 @@ fn classification_scores_are_scikit_learns() {
     assert_eq!(cases.len(), 7);
     for (index, case) in cases.into_iter().enumerate() {
         let labels = Labels::new((0..case.classes).map(|class| format!("class {class}"))).unwrap();
-        let report = classification::score(&case.gold, &case.predicted, &labels).unwrap();
+        let report = classify::report(&case.gold, &case.predicted, &labels).unwrap();
         let what = format!("case {index}");
         close(report.accuracy, case.accuracy, &what);
         close(report.matthews, case.matthews, &what);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use qbert_tasks::features::qa::QaOptions;
+use qbert_tasks::qa::QaOptions;
 use qbert_tasks::stats::statistics;
 use qbert_tasks::{
     ClassifyData, Columns, Dataset, Error, LabelSource, Labels, NerData, QaData, ReadOptions, TagScheme, Task,

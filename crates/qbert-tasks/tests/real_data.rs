@@ -6,8 +6,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use qbert_tasks::metrics::{entities, squad};
-use qbert_tasks::{ClassifyData, Dataset, NerData, QaData, ReadOptions, TagScheme, Task, read};
+use qbert_tasks::{ClassifyData, Dataset, NerData, QaData, ReadOptions, TagScheme, Task, ner, qa, read};
 
 fn data_directory() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
@@ -92,7 +91,7 @@ fn conll03() {
             .iter()
             .map(|sentence| sentence.tags.iter().flatten().map(|&tag| labels.name(tag).unwrap()).collect())
             .collect();
-        let report = entities::score(&tags, &tags).unwrap();
+        let report = ner::report(&tags, &tags).unwrap();
         assert_eq!((report.overall.support, report.overall.f1), (entity_count, 1.0), "{name}");
     }
 }
@@ -111,7 +110,7 @@ fn squad_files() {
         assert_eq!((data.examples.len(), data.skipped), (expected, 0), "{name}");
         let first: HashMap<&str, &str> =
             data.examples.iter().map(|example| (example.id.as_str(), example.answers[0].text.as_str())).collect();
-        let report = squad::score(&data.examples, |id| first.get(id).copied());
+        let report = qa::report_by_id(&data.examples, |id| first.get(id).copied());
         assert_eq!(report.exact_match, 100.0, "{name}");
     }
 }

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use qbert_documents::{AttentionKl, LayerDivergence};
 use qbert_kernels::Compute;
-use qbert_tasks::{ReadOptions, Task};
+use qbert_tasks::DataSource;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
 use crate::bert::Activations;
 use crate::error::{Error, Result};
-use crate::finetune::{data_fingerprint, fingerprint};
+use crate::fingerprint;
 use crate::loading::Loaded;
 use crate::qat::Quantization;
 use crate::sensitivity::settings::sample_size;
@@ -26,14 +26,8 @@ pub struct Job {
     pub first: PathBuf,
     /// The other one, normally a quantized checkpoint.
     pub second: PathBuf,
-    /// The task of both.
-    pub task: Task,
-    /// The data whose tokens are averaged over.
-    pub data: Vec<PathBuf>,
-    /// How to read the files.
-    pub read: ReadOptions,
-    /// Longest sequence in tokens.
-    pub max_len: usize,
+    /// The data whose tokens are averaged over, of the task of both.
+    pub data: DataSource,
     /// What decides the numbers.
     pub settings: Settings,
 }
@@ -75,7 +69,7 @@ impl<'a> Side<'a> {
 
     fn hash(&self) -> String {
         let weights = self.loaded.model_weights(self.quantization.as_ref());
-        fingerprint(weights.values().iter().map(|value| value.to_bits()))
+        fingerprint::weights(weights.values())
     }
 }
 
@@ -86,12 +80,12 @@ pub fn attention_kl(job: &Job, compute: &Compute, watch: &mut dyn FnMut(usize, u
         let (name, value) = ("--fraction", settings.fraction.to_string());
         return Err(Error::Setting { name, value, rule: "it must be above 0 and at most 1" });
     }
-    let open = |model: &Path| Loaded::open(model, job.task, &job.data, &job.read, job.max_len);
+    let open = |model: &Path| Loaded::open(model, &job.data);
     let loaded = [open(&job.first)?, open(&job.second)?];
-    let data = data_fingerprint(&loaded[0].features)?;
+    let data = fingerprint::data(&loaded[0].data.features)?;
     comparable(job, &loaded, &data)?;
     let mut sides = [Side::new(&loaded[0], &job.first, compute)?, Side::new(&loaded[1], &job.second, compute)?];
-    let features = &loaded[0].features;
+    let features = &loaded[0].data.features;
     let (count, _) = sample_size(settings.fraction, settings.max_examples, features.len());
     let sample = Sample::draw(features, count, settings.seed, 0)?;
     let (layers, heads) = (loaded[0].bert.config().layers, loaded[0].bert.config().heads);
@@ -115,7 +109,7 @@ pub fn attention_kl(job: &Job, compute: &Compute, watch: &mut dyn FnMut(usize, u
         LayerDivergence { layer, heads, mean }
     };
     Ok(AttentionKl {
-        task: job.task.name().to_owned(),
+        task: job.data.task.name().to_owned(),
         models: [sides[0].hash(), sides[1].hash()],
         data,
         settings: serde_json::json!(settings),
@@ -137,7 +131,7 @@ fn comparable(job: &Job, loaded: &[Loaded; 2], data: &serde_json::Value) -> Resu
             b.0, b.1, a.0, a.1
         ));
     }
-    if data_fingerprint(&loaded[1].features)? != *data {
+    if fingerprint::data(&loaded[1].data.features)? != *data {
         return misfit(format!("it cuts the data into other tokens, or has other labels, than {first_name}"));
     }
     Ok(())

@@ -1,71 +1,114 @@
-//! A model on a data set: scores, predictions, metrics.
+//! A checkpoint on a data set: forward passes here, decoding and metrics in [`qbert_tasks`].
+
+use std::path::Path;
+use std::sync::Arc;
 
 use qbert_documents::DevMetrics;
 use qbert_kernels::Compute;
 use qbert_model::Parameters;
-use qbert_tasks::decode::qa::{DecodeOptions, SpanScores, answers};
-use qbert_tasks::decode::{best, ner, softmax};
-use qbert_tasks::metrics::outcomes::{List, Outcomes, Overlap, Right};
-use qbert_tasks::metrics::{classification, entities, squad};
-use qbert_tasks::{Dataset, Error as TaskError, Labels};
-use serde::Serialize;
+use qbert_tasks::{DataSource, Features, TaskData};
+pub use qbert_tasks::{Details, Evaluation, Predictions};
 
 use crate::bert::{Activations, Bert};
-use crate::error::{Error, Result};
-use crate::features::Features;
+use crate::error::Result;
+use crate::loading::Loaded;
 use crate::qat::ModelWeights;
 
 /// Tokens of one evaluation batch: enough for full speed, little memory.
 pub const BATCH_TOKENS: usize = 2048;
 
-/// The result of an evaluation.
-#[derive(Debug, Clone, Serialize)]
-pub struct Evaluation {
-    /// What `value` is: `accuracy`, or `f1` for entities and answers.
-    pub metric: &'static str,
-    /// The figure that tables show, in percent.
-    pub value: f64,
-    /// Examples that were scored.
-    pub examples: usize,
-    /// Everything else that was measured.
-    pub details: Details,
-    /// What became of each example; not for files that people read.
-    #[serde(skip)]
-    pub outcomes: Outcomes,
+/// The result of an evaluation, with the predictions behind it.
+#[derive(Debug)]
+pub struct Evaluated {
+    /// The metrics.
+    pub evaluation: Evaluation,
+    /// The predictions.
+    pub predictions: Predictions,
+    /// The data they are for.
+    pub data: Arc<TaskData>,
 }
 
-impl From<&Evaluation> for DevMetrics {
-    fn from(evaluation: &Evaluation) -> Self {
-        let Evaluation { metric, value, examples, details, .. } = evaluation;
-        let details = serde_json::json!(details);
-        Self { metric: (*metric).to_owned(), value: *value, examples: Some(*examples as u64), details }
+impl Evaluated {
+    /// Decodes the scores of every sequence of the data, and scores the predictions.
+    ///
+    /// # Errors
+    /// Scores that do not fit the data, or data without labels.
+    pub fn new(data: Arc<TaskData>, scores: &[Vec<f32>], outputs: usize) -> Result<Self> {
+        let predictions = data.features.predict(scores, outputs)?;
+        let evaluation = data.features.score(&predictions, &data.labels)?;
+        Ok(Self { evaluation, predictions, data })
     }
 }
 
-/// The whole report of a kind of task.
-#[derive(Debug, Clone, Serialize)]
-#[serde(untagged)]
-pub enum Details {
-    /// One label per text.
-    Classification(classification::ClassificationReport),
-    /// Entities.
-    Entities(entities::EntityReport),
-    /// Answers.
-    Squad(squad::SquadReport),
+/// The metrics as the files of a run record them.
+pub(crate) fn dev_metrics(evaluation: &Evaluation) -> DevMetrics {
+    let Evaluation { metric, value, examples, details, .. } = evaluation;
+    let details = serde_json::json!(details);
+    DevMetrics { metric: (*metric).to_owned(), value: *value, examples: Some(*examples as u64), details }
 }
 
-/// What a model answered, in the order of the data.
-#[derive(Debug, Clone)]
-pub enum Predictions {
-    /// The label of each text and its probability.
-    Labels(Vec<(usize, f64)>),
-    /// The tag of each word of each sentence.
-    Tags(Vec<Vec<usize>>),
-    /// The answer to each question, with its probability.
-    Answers(Vec<(String, f64)>),
+/// A checkpoint directory to evaluate.
+#[derive(Debug, Clone, Copy)]
+pub struct Evaluate<'a> {
+    /// The directory.
+    pub model: &'a Path,
+    /// Of a quantized checkpoint, the f32 masters rather than the quantized model.
+    pub masters: bool,
 }
 
-/// Computes the scores of every sequence of `features`, in their order: one row of labels, or one row per token.
+impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for Evaluate<'a> {
+    fn from(model: &'a P) -> Self {
+        Self { model: model.as_ref(), masters: false }
+    }
+}
+
+/// Evaluates a checkpoint that has the task's head. A quantized checkpoint ([`crate::qat::files`]) is evaluated as the
+/// quantized model it is, unless its masters are asked for. `progress` gets the sequences done and their total.
+///
+/// # Errors
+/// A model without a head for the task or with other labels; any fault of the data.
+pub fn evaluate<'a>(
+    model: impl Into<Evaluate<'a>>,
+    data: &DataSource,
+    compute: &Compute,
+    progress: impl FnMut(usize, usize),
+) -> Result<Evaluated> {
+    let model = model.into();
+    evaluate_loaded(model, Loaded::open(model.model, data)?, compute, progress)
+}
+
+/// Evaluates a checkpoint on data that has already been read, as [`evaluate`] does.
+///
+/// # Errors
+/// A model that the data was not read for.
+pub fn evaluate_on<'a>(
+    model: impl Into<Evaluate<'a>>,
+    data: Arc<TaskData>,
+    compute: &Compute,
+    progress: impl FnMut(usize, usize),
+) -> Result<Evaluated> {
+    let model = model.into();
+    evaluate_loaded(model, Loaded::with_data(model.model, data)?, compute, progress)
+}
+
+fn evaluate_loaded(
+    Evaluate { model, masters }: Evaluate<'_>,
+    loaded: Loaded,
+    compute: &Compute,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Evaluated> {
+    let features = &loaded.data.features;
+    let (total, mut done) = (features.len(), 0);
+    let quantization = if masters { None } else { loaded.as_quantized(model, compute)? };
+    let weights = loaded.model_weights(quantization.as_ref());
+    let scores = scores_with(&loaded.bert, compute, weights, features, |count| {
+        done += count;
+        progress(done, total);
+    })?;
+    Evaluated::new(Arc::clone(&loaded.data), &scores, loaded.bert.outputs())
+}
+
+/// Computes the scores of every sequence, in the order of `features`: one row of labels, or one row per token.
 pub fn scores(
     bert: &Bert,
     compute: &Compute,
@@ -76,7 +119,7 @@ pub fn scores(
     scores_with(bert, compute, ModelWeights::Full(weights.values()), features, progress)
 }
 
-/// The same of a model that may be quantized.
+/// As [`scores`], of a model that may be quantized.
 pub fn scores_with(
     bert: &Bert,
     compute: &Compute,
@@ -86,14 +129,13 @@ pub fn scores_with(
 ) -> Result<Vec<Vec<f32>>> {
     let mut all = vec![Vec::new(); features.len()];
     let mut activations = Activations::for_evaluation();
-    let per_sequence = features.ner_windows().is_empty() && features.qa_windows().is_empty();
     for indices in features.evaluation_batches(BATCH_TOKENS) {
         let batch = features.batch(&indices, false)?;
         bert.check(&batch)?;
         weights.answer(bert, (compute, &batch), &mut activations);
         let mut rest = &activations.logits[..];
         for &index in &indices {
-            let rows = if per_sequence { 1 } else { features.length(index) };
+            let rows = features.output().rows(features.length(index));
             let (own, after) = rest.split_at(rows * bert.outputs());
             all[index] = own.to_vec();
             rest = after;
@@ -101,91 +143,4 @@ pub fn scores_with(
         progress(indices.len());
     }
     Ok(all)
-}
-
-/// Turns scores into answers.
-pub fn predict(features: &Features, scores: &[Vec<f32>], outputs: usize) -> Result<Predictions> {
-    Ok(match features.dataset() {
-        Dataset::Classify(_) => Predictions::Labels(
-            scores
-                .iter()
-                .map(|row| {
-                    let label = best(row).unwrap_or(0);
-                    (label, softmax(row).get(label).copied().unwrap_or(0.0))
-                })
-                .collect(),
-        ),
-        Dataset::Ner(data) => {
-            let tags: Vec<Vec<usize>> = scores
-                .iter()
-                .map(|rows| rows.chunks_exact(outputs).map(|row| best(row).unwrap_or(0)).collect())
-                .collect();
-            let counts: Vec<usize> = data.sentences.iter().map(|sentence| sentence.words.len()).collect();
-            Predictions::Tags(ner::tags_per_sentence(features.ner_windows(), &tags, &counts)?)
-        }
-        Dataset::Qa(data) => {
-            let windows = features.qa_windows();
-            let mut first = 0;
-            let mut found = Vec::with_capacity(data.examples.len());
-            for (index, example) in data.examples.iter().enumerate() {
-                let count = windows[first..].iter().take_while(|window| window.example == index).count();
-                let own = first..first + count;
-                first = own.end;
-                let split: Vec<[Vec<f32>; 2]> = scores[own.clone()]
-                    .iter()
-                    .map(|rows| [0, 1].map(|side| rows.iter().skip(side).step_by(2).copied().collect()))
-                    .collect();
-                let spans: Vec<SpanScores<'_>> = split.iter().map(|[start, end]| SpanScores { start, end }).collect();
-                let best = answers(&example.context, &windows[own], &spans, &DecodeOptions::default())?;
-                found.push(best.into_iter().next().map_or((String::new(), 0.0), |a| (a.text, a.probability)));
-            }
-            Predictions::Answers(found)
-        }
-    })
-}
-
-/// The metric that data of this kind is judged by: `accuracy`, or `f1` for entities and answers.
-pub fn metric_of(features: &Features) -> &'static str {
-    if matches!(features.dataset(), Dataset::Classify(_)) { "accuracy" } else { "f1" }
-}
-
-/// Scores answers against the data's own.
-pub fn score(features: &Features, predictions: &Predictions, labels: &Labels) -> Result<Evaluation> {
-    let (details, outcomes) = match (features.dataset(), predictions) {
-        (Dataset::Classify(data), Predictions::Labels(found)) => {
-            let gold: Option<Vec<usize>> = data.examples.iter().map(|example| example.label).collect();
-            let gold =
-                gold.ok_or_else(|| Error::Batch { problem: "the data has no labels to score against".to_owned() })?;
-            let found: Vec<usize> = found.iter().map(|(label, _)| *label).collect();
-            let right = gold.iter().zip(&found).map(|(gold, found)| Right(gold == found)).collect();
-            (Details::Classification(classification::score(&gold, &found, labels)?), Outcomes::Right(List(right)))
-        }
-        (Dataset::Ner(data), Predictions::Tags(found)) => {
-            let gold: Option<Vec<&Vec<usize>>> = data.sentences.iter().map(|s| s.tags.as_ref()).collect();
-            let gold =
-                gold.ok_or_else(|| Error::Batch { problem: "the data has no tags to score against".to_owned() })?;
-            let gold: Vec<Vec<&str>> = gold.into_iter().map(|tags| names(labels, tags)).collect::<Result<_>>()?;
-            let found: Vec<Vec<&str>> = found.iter().map(|tags| names(labels, tags)).collect::<Result<_>>()?;
-            let counts = gold.iter().zip(&found).map(|(gold, found)| entities::counts(gold, found)).collect();
-            (Details::Entities(entities::score(&gold, &found)?), Outcomes::Entities(List(counts)))
-        }
-        (Dataset::Qa(data), Predictions::Answers(found)) => {
-            let pairs = data.examples.iter().zip(found);
-            let bests: Vec<(bool, f64)> = pairs.map(|(example, (text, _))| squad::best_of(example, text)).collect();
-            let overlaps = bests.iter().map(|(_, overlap)| Overlap(*overlap)).collect();
-            (Details::Squad(squad::report(bests.into_iter().map(Some))), Outcomes::Overlap(List(overlaps)))
-        }
-        _ => return Err(Error::Batch { problem: "predictions of another kind of task".to_owned() }),
-    };
-    let (value, examples) = match &details {
-        Details::Classification(report) => (100.0 * report.accuracy, report.examples),
-        Details::Entities(report) => (100.0 * report.overall.f1, report.sentences),
-        Details::Squad(report) => (report.f1, report.questions),
-    };
-    Ok(Evaluation { metric: metric_of(features), value, examples, details, outcomes })
-}
-
-fn names<'a>(labels: &'a Labels, ids: &[usize]) -> Result<Vec<&'a str>> {
-    let name = |&id: &usize| labels.name(id).ok_or(Error::Task(TaskError::LabelId { id, count: labels.len() }));
-    ids.iter().map(name).collect()
 }

@@ -1,32 +1,33 @@
 //! Fine-tuning from files: a checkpoint and a task's data in, a checkpoint with the task's head out.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use qbert_kernels::Compute;
 use qbert_model::{Checkpoint, Parameters};
-use qbert_tasks::features::qa::QaOptions;
-use qbert_tasks::{Dataset, Kind, LabelSource, Labels, ReadOptions, Task, Tokenizer, read};
+use qbert_tasks::{DataSource, LabelSource, Labels, Task, TaskData, Tokenizer};
 
 use crate::bert::Bert;
 use crate::error::{Error, Result};
-use crate::evaluate::{self, Evaluation, Predictions};
-use crate::features::{Features, head_of};
-use crate::loading::{Loaded, labels_of_head, usable};
+use crate::fingerprint;
+use crate::loading::{check_length, head_for, labels_of_head, usable};
 use crate::optimizer::OptimizerSettings;
-use crate::random::{Stream, mix};
+use crate::random::Stream;
 use crate::trainer::{Outcome, Run, Settings, Trainer, Watch};
 
-/// The settings of a task; a user's own task takes those of its kind. All four reached their targets on the real data
-/// (`results/finetune-*.json`).
+/// The settings for a task; a user's own task takes those of its kind ([`qbert_tasks::Recipe`]).
 pub fn recipe(task: Task) -> Settings {
-    let (epochs, batch, learning_rate) = match task.kind() {
-        Kind::Classify => (3, 32, 8e-5),
-        Kind::Pair => (3, 32, 1.5e-4),
-        Kind::Ner => (5, 32, 3e-4),
-        Kind::Qa => (2, 16, 2e-4),
-    };
-    let optimizer = OptimizerSettings { learning_rate, ..OptimizerSettings::default() };
-    Settings { epochs, steps: None, batch, accumulate: 1, warmup: 0.06, optimizer, seed: 1 }
+    let recipe = task.kind().profile().recipe;
+    let optimizer = OptimizerSettings { learning_rate: recipe.learning_rate, ..OptimizerSettings::default() };
+    Settings {
+        epochs: recipe.epochs,
+        steps: None,
+        batch: recipe.batch,
+        accumulate: 1,
+        warmup: 0.06,
+        optimizer,
+        seed: 1,
+    }
 }
 
 /// What a fine-tuning run is made from.
@@ -34,19 +35,13 @@ pub fn recipe(task: Task) -> Settings {
 pub struct Finetune {
     /// Checkpoint directory.
     pub model: PathBuf,
-    /// What the data is for.
-    pub task: Task,
-    /// Files to learn from, read in this order.
-    pub train: Vec<PathBuf>,
-    /// File to judge by.
+    /// The data to learn from.
+    pub data: DataSource,
+    /// File to judge by, read as `data` is.
     pub dev: PathBuf,
     /// The run's directory.
     pub out: PathBuf,
-    /// How to read the files.
-    pub read: ReadOptions,
-    /// Longest sequence in tokens.
-    pub max_len: usize,
-    /// Take only the first examples.
+    /// Take only the first examples of the training data.
     pub max_train: Option<usize>,
     /// Epochs, rates and the like.
     pub settings: Settings,
@@ -54,29 +49,75 @@ pub struct Finetune {
     pub resume: bool,
 }
 
-/// Data files with their labels resolved.
-pub(crate) fn features(
-    task: Task,
-    files: &[PathBuf],
-    options: &ReadOptions,
-    most: Option<usize>,
-    tokenizer: &Tokenizer,
-    max_len: usize,
-) -> Result<Features> {
-    let mut dataset = read(task, files, options)?;
-    if let Some(most) = most {
-        dataset.truncate(most);
+impl Finetune {
+    /// The data to judge by.
+    pub fn dev_data(&self) -> DataSource {
+        self.data.with_files([&self.dev])
     }
-    let lengths = QaOptions { max_len, ..QaOptions::default() };
-    Features::new(dataset, tokenizer, &lengths)
 }
 
-/// The head's labels for a data set: those of the data, or the two ends of a span.
-fn labels_of(dataset: &Dataset) -> Result<Labels> {
-    match dataset.labels() {
-        Some(labels) => Ok(labels.clone()),
-        None => Ok(Labels::new(["start", "end"])?),
+/// The data of a training run, read and encoded. Several runs on the same data can share one.
+#[derive(Debug, Clone)]
+pub struct TrainingData {
+    /// To learn from.
+    pub train: Arc<TaskData>,
+    /// To judge by, with the labels of `train`.
+    pub dev: Arc<TaskData>,
+}
+
+impl TrainingData {
+    /// Reads the data of a run, and only the first `max_dev` examples of the dev file.
+    ///
+    /// # Errors
+    /// Any fault of checkpoint or files; sequences that are too long for the model.
+    pub fn read(job: &Finetune, max_dev: Option<usize>) -> Result<Self> {
+        job.settings.check()?;
+        let checkpoint = Checkpoint::open(&job.model)?;
+        let config = checkpoint.config();
+        check_length(job.data.max_len, config.max_positions)?;
+        let tokenizer = Tokenizer::for_model(&job.model, config.vocab_size)?;
+        // A head for these labels keeps its order; whether a user's data has others shows when it is read with them.
+        let labels = match own_labels(&checkpoint, job.data.task)? {
+            Some(own) => labels_of_head(job.data.task, &own, &job.data.read.labels).ok(),
+            None => None,
+        };
+        let source = match labels {
+            Some(labels) => job.data.clone().with_labels(labels),
+            None => job.data.clone(),
+        };
+        let train = source.load(&tokenizer, job.max_train)?;
+        let mut source = train.source.with_files([&job.dev]);
+        if train.features.dataset().labels().is_some() {
+            source = source.with_labels(LabelSource::Given(train.labels.clone()));
+        }
+        let dev = source.load(&tokenizer, max_dev)?;
+        usable(&train.features, &train.source.files, "learn from")?;
+        usable(&dev.features, &dev.source.files, "judge by")?;
+        Ok(Self { train: Arc::new(train), dev: Arc::new(dev) })
     }
+}
+
+/// The labels of the checkpoint's head, if it is the kind of head that the task needs.
+fn own_labels(checkpoint: &Checkpoint, task: Task) -> Result<Option<Labels>> {
+    let own = checkpoint.labels();
+    if checkpoint.head() != head_for(task) || own.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Labels::new(own)?))
+}
+
+/// Refuses data that was read for a head with other labels, or with the same ones in another order.
+fn check_labels(job: &Finetune, checkpoint: &Checkpoint, labels: &Labels) -> Result<()> {
+    let Some(own) = own_labels(checkpoint, job.data.task)? else { return Ok(()) };
+    let has_labels = job.data.task.kind().profile().has_labels && !own.are_placeholders();
+    let takes_own = has_labels && labels_of_head(job.data.task, &own, &job.data.read.labels).is_ok();
+    if takes_own && own.names() != labels.names() {
+        let list = |labels: &Labels| labels.names().join(", ");
+        let problem =
+            format!("the model's head is for the labels {}, the data was read with {}", list(&own), list(labels));
+        return Err(qbert_model::Error::Head { path: job.model.clone(), problem }.into());
+    }
+    Ok(())
 }
 
 /// Model and data of a run, read and checked.
@@ -84,149 +125,81 @@ fn labels_of(dataset: &Dataset) -> Result<Labels> {
 pub(crate) struct Prepared {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) bert: Bert,
-    /// Parameters of the head that the checkpoint lacks and that were drawn.
+    /// Parameters of the head that the checkpoint lacks and that were drawn at random.
     pub(crate) fresh: Vec<String>,
-    /// Why the checkpoint's own head was not taken, though it is of the right kind.
+    /// Why the checkpoint's own head was not used, though it is of the right kind.
     pub(crate) misfit: Option<String>,
-    train: Features,
-    dev: Features,
-    labels: Labels,
+    data: TrainingData,
     identity: serde_json::Value,
 }
 
 impl Prepared {
+    /// Opens the model for data that was read for it. The weights are returned on their own, because training changes
+    /// them.
+    pub(crate) fn with_data(job: &Finetune, data: TrainingData) -> Result<(Self, Parameters)> {
+        job.settings.check()?;
+        let checkpoint = Checkpoint::open(&job.model)?;
+        let max_len = data.train.source.max_len;
+        check_length(max_len, checkpoint.config().max_positions)?;
+        check_labels(job, &checkpoint, &data.train.labels)?;
+        let (task, config, labels) = (job.data.task, checkpoint.config(), &data.train.labels);
+        let own = own_labels(&checkpoint, task)?;
+        let misfit = own.and_then(|own| labels_of_head(task, &own, &job.data.read.labels).err());
+        let loaded = match misfit {
+            None => checkpoint.load_for(head_for(task), labels.len())?,
+            Some(_) => checkpoint.load_for_new_head(head_for(task), labels.len())?,
+        };
+        let (mut weights, fresh) = (loaded.parameters, loaded.fresh);
+        draw_fresh(&mut weights, &fresh, config.initializer_range, job.settings.seed);
+        let bert = Bert::new(config, Arc::clone(weights.layout()))?;
+        let identity = serde_json::json!({
+            "task": task.name(),
+            "model": fingerprint::weights(weights.values()),
+            "train": fingerprint::data(&data.train.features)?,
+            "dev": fingerprint::data(&data.dev.features)?,
+            "max_len": max_len,
+            "labels": labels.names(),
+        });
+        Ok((Self { checkpoint, bert, fresh, misfit, data, identity }, weights))
+    }
+
     /// What the trainer is given.
-    pub(crate) fn run<'a>(&'a self, options: &'a Finetune) -> Run<'a> {
+    pub(crate) fn run<'a>(&'a self, job: &'a Finetune) -> Run<'a> {
         Run {
             bert: &self.bert,
-            labels: &self.labels,
+            labels: &self.data.train.labels,
             tokenizer: self.checkpoint.tokenizer_files(),
-            train: &self.train,
-            dev: &self.dev,
-            out: &options.out,
+            train: &self.data.train.features,
+            dev: &self.data.dev.features,
+            out: &job.out,
             identity: self.identity.clone(),
         }
     }
 }
 
-/// Reads model and data, of the dev file the first `max_dev` examples; the weights on their own, because they are changed.
-pub(crate) fn prepare(options: &Finetune, max_dev: Option<usize>) -> Result<(Prepared, Parameters)> {
-    options.settings.check()?;
-    let checkpoint = Checkpoint::open(&options.model)?;
-    let config = checkpoint.config();
-    check_length(options.max_len, config.max_positions)?;
-    let tokenizer = Tokenizer::for_model(&options.model, config.vocab_size)?;
-    let head = head_of(options.task.kind());
-    let mut reading = options.read.clone();
-    // A head for these labels keeps its order; whether a user's data has others shows when it is read with them.
-    let (own, mut misfit) = (checkpoint.labels(), None);
-    if checkpoint.head() == head && !own.is_empty() {
-        match labels_of_head(options.task, &Labels::new(own)?, &reading.labels) {
-            Ok(labels) => reading.labels = labels,
-            Err(problem) => misfit = Some(problem),
-        }
-    }
-    let train = features(options.task, &options.train, &reading, options.max_train, &tokenizer, options.max_len)?;
-    let labels = labels_of(train.dataset())?;
-    if train.dataset().labels().is_some() {
-        reading.labels = LabelSource::Given(labels.clone());
-    }
-    let dev =
-        features(options.task, std::slice::from_ref(&options.dev), &reading, max_dev, &tokenizer, options.max_len)?;
-
-    usable(&train, &options.train, "learn from")?;
-    usable(&dev, std::slice::from_ref(&options.dev), "judge by")?;
-    let loaded = match misfit {
-        None => checkpoint.load_for(head, labels.len())?,
-        Some(_) => checkpoint.load_for_new_head(head, labels.len())?,
-    };
-    let (mut weights, fresh) = (loaded.parameters, loaded.fresh);
-    draw_fresh(&mut weights, &fresh, config.initializer_range, options.settings.seed);
-    let bert = Bert::new(config, std::sync::Arc::clone(weights.layout()))?;
-    let identity = serde_json::json!({
-        "task": options.task.name(),
-        "model": fingerprint(weights.values().iter().map(|v| v.to_bits())),
-        "train": data_fingerprint(&train)?,
-        "dev": data_fingerprint(&dev)?,
-        "max_len": options.max_len,
-        "labels": labels.names(),
-    });
-    Ok((Prepared { checkpoint, bert, fresh, misfit, train, dev, labels, identity }, weights))
-}
-
-/// Fine-tunes as told; `watch` sees every step.
-pub fn finetune(options: &Finetune, compute: &Compute, watch: &mut dyn Watch) -> Result<Outcome> {
-    let Settings { epochs, steps, .. } = options.settings;
-    if steps.unwrap_or(epochs) == 0 {
-        let (name, rule) = ("--epochs", "fine-tuning takes at least one; `qbert quantize --epochs 0` only calibrates");
-        return Err(Error::Setting { name, value: "0".to_owned(), rule });
-    }
-    let (prepared, weights) = prepare(options, None)?;
-    let (run, settings) = (prepared.run(options), options.settings.clone());
-    Trainer::new(run, settings, compute, weights, options.resume)?.run(watch)
-}
-
-/// What an evaluation gives.
-#[derive(Debug)]
-pub struct Evaluated {
-    /// The metrics.
-    pub evaluation: Evaluation,
-    /// The answers.
-    pub predictions: Predictions,
-    /// The data they are answers to.
-    pub features: Features,
-    /// The labels' names.
-    pub labels: Labels,
-}
-
-/// A checkpoint directory to evaluate.
-#[derive(Debug, Clone, Copy)]
-pub struct Evaluate<'a> {
-    /// The directory.
-    pub model: &'a Path,
-    /// Of a quantized checkpoint, the f32 masters rather than the quantized model.
-    pub masters: bool,
-}
-
-impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for Evaluate<'a> {
-    fn from(model: &'a P) -> Self {
-        Self { model: model.as_ref(), masters: false }
-    }
-}
-
-/// Evaluates a checkpoint that has the task's head on a data file. A quantized checkpoint
-/// ([`crate::qat::files`]) is evaluated as the quantized model it is, unless its masters are asked for.
-pub fn evaluate<'a>(
-    model: impl Into<Evaluate<'a>>,
-    task: Task,
-    (data, reading): (&Path, &ReadOptions),
-    max_len: usize,
-    compute: &Compute,
-    progress: impl FnMut(usize, usize),
-) -> Result<Evaluated> {
-    let Evaluate { model, masters } = model.into();
-    let files = [data.to_owned()];
-    let loaded = Loaded::open(model, task, &files, reading, max_len)?;
-    let (total, mut done, mut progress) = (loaded.features.len(), 0, progress);
-    let quantization = if masters { None } else { loaded.as_quantized(model, compute)? };
-    let weights = loaded.model_weights(quantization.as_ref());
-    let scores = evaluate::scores_with(&loaded.bert, compute, weights, &loaded.features, |count| {
-        done += count;
-        progress(done, total);
-    })?;
-    let Loaded { bert, features, labels, .. } = loaded;
-    let predictions = evaluate::predict(&features, &scores, bert.outputs())?;
-    let evaluation = evaluate::score(&features, &predictions, &labels)?;
-    Ok(Evaluated { evaluation, predictions, features, labels })
-}
-
-/// Refuses sequences longer than a model can take.
+/// Fine-tunes; `watch` sees every step.
 ///
 /// # Errors
-/// [`Error::TooLong`].
-pub fn check_length(max_len: usize, positions: usize) -> Result<()> {
-    if max_len > positions {
-        return Err(Error::TooLong { max_len, positions });
+/// Any fault of model, data or settings, before anything is written where possible.
+pub fn finetune(job: &Finetune, compute: &Compute, watch: &mut dyn Watch) -> Result<Outcome> {
+    check_epochs(&job.settings)?;
+    finetune_on(job, TrainingData::read(job, None)?, compute, watch)
+}
+
+/// Fine-tunes on data that was read earlier with [`TrainingData::read`].
+///
+/// # Errors
+/// As [`finetune`].
+pub fn finetune_on(job: &Finetune, data: TrainingData, compute: &Compute, watch: &mut dyn Watch) -> Result<Outcome> {
+    check_epochs(&job.settings)?;
+    let (prepared, weights) = Prepared::with_data(job, data)?;
+    Trainer::new(prepared.run(job), job.settings.clone(), compute, weights, job.resume)?.run(watch)
+}
+
+fn check_epochs(settings: &Settings) -> Result<()> {
+    if settings.steps.unwrap_or(settings.epochs) == 0 {
+        let (name, rule) = ("epochs", "fine-tuning needs at least one; quantization with 0 only calibrates");
+        return Err(Error::Setting { name, value: "0".to_owned(), rule });
     }
     Ok(())
 }
@@ -238,18 +211,4 @@ fn draw_fresh(weights: &mut Parameters, fresh: &[String], deviation: f32, seed: 
             Stream::new(seed, "head", index as u64).fill_normal(values, deviation);
         }
     }
-}
-
-pub(crate) fn fingerprint(words: impl Iterator<Item = u32>) -> String {
-    format!("{:016x}", words.fold(0, |hash: u64, word| mix(hash ^ u64::from(word)).wrapping_add(1)))
-}
-
-/// What identifies a data set: its size and a hash of tokens and targets.
-pub(crate) fn data_fingerprint(features: &Features) -> Result<serde_json::Value> {
-    let all: Vec<usize> = (0..features.len()).collect();
-    let batch = features.batch(&all, false)?;
-    let words = batch.input_ids.iter().copied().chain(batch.offsets.iter().map(|&o| o as u32));
-    let targets = format!("{:?}", features.batch(&all, true)?.targets);
-    let words = words.chain(targets.bytes().map(u32::from));
-    Ok(serde_json::json!({ "sequences": features.len(), "tokens": batch.tokens(), "hash": fingerprint(words) }))
 }

@@ -6,12 +6,12 @@ use qbert_documents::{LayerLandscape, LossLandscapes};
 use qbert_hessian::landscape::{Landscape, landscape, place};
 use qbert_hessian::{Eigenpair, Lanczos, Method as _, Stop};
 use qbert_kernels::Compute;
-use qbert_tasks::{ReadOptions, Task};
+use qbert_tasks::DataSource;
 use serde::{Deserialize, Serialize};
 
 use crate::bert::{Activations, BackwardBuffers, HessianPass, Mode};
 use crate::error::{Error, Result};
-use crate::finetune::{data_fingerprint, fingerprint};
+use crate::fingerprint;
 use crate::loading::Loaded;
 use crate::random::Stream;
 use crate::sensitivity::work::{Sample, Wanted};
@@ -21,14 +21,8 @@ use crate::sensitivity::work::{Sample, Wanted};
 pub struct Job {
     /// Fine-tuned checkpoint.
     pub model: PathBuf,
-    /// Its task.
-    pub task: Task,
-    /// The data whose loss is shown.
-    pub data: Vec<PathBuf>,
-    /// How to read the files.
-    pub read: ReadOptions,
-    /// Longest sequence in tokens.
-    pub max_len: usize,
+    /// Data of its task, whose loss is shown.
+    pub data: DataSource,
     /// The layers, counted from 0.
     pub layers: Vec<usize>,
     /// What decides the numbers.
@@ -85,15 +79,15 @@ pub type Watch<'a> = &'a mut dyn FnMut(&str, usize, usize);
 /// Computes the landscapes of the layers asked for.
 pub fn landscapes(job: &Job, compute: &Compute, watch: Watch<'_>) -> Result<LossLandscapes> {
     job.settings.check()?;
-    let loaded = Loaded::open(&job.model, job.task, &job.data, &job.read, job.max_len)?;
+    let loaded = Loaded::open(&job.model, &job.data)?;
     let count = loaded.bert.config().layers;
     if let Some(&layer) = job.layers.iter().find(|&&layer| layer >= count) {
         let rule = "the model has fewer layers than that (they are counted from 0)";
         return Err(Error::Setting { name: "--layer", value: layer.to_string(), rule });
     }
     let settings = &job.settings;
-    let most = settings.max_examples.unwrap_or(loaded.features.len());
-    let sample = Sample::draw(&loaded.features, most, settings.seed, 0)?;
+    let most = settings.max_examples.unwrap_or(loaded.data.features.len());
+    let sample = Sample::draw(&loaded.data.features, most, settings.seed, 0)?;
     sample.batches().iter().try_for_each(|(batch, _)| loaded.bert.check(batch))?;
     let mut plane = Plane { loaded: &loaded, compute, sample: &sample, activations: Activations::for_evaluation() };
     let pairs = plane.directions(&job.layers, settings, watch)?;
@@ -103,9 +97,9 @@ pub fn landscapes(job: &Job, compute: &Compute, watch: Watch<'_>) -> Result<Loss
         layers.push(plane.layer(layer, &pairs, settings, watch)?);
     }
     Ok(LossLandscapes {
-        task: job.task.name().to_owned(),
-        model: fingerprint(loaded.weights.values().iter().map(|value| value.to_bits())),
-        data: data_fingerprint(&loaded.features)?,
+        task: job.data.task.name().to_owned(),
+        model: fingerprint::weights(loaded.weights.values()),
+        data: fingerprint::data(&loaded.data.features)?,
         settings: serde_json::json!(settings),
         examples: sample.examples(),
         loss,

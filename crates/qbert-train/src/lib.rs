@@ -4,13 +4,12 @@
 //! number of threads. [`ops`] holds the operations, [`bert`] calls them in order, [`trainer`] calls that.
 
 pub mod attention_kl;
-pub mod batch;
 pub mod bench;
 pub mod bert;
 mod error;
 pub mod evaluate;
-pub mod features;
 pub mod finetune;
+pub mod fingerprint;
 pub mod landscape;
 pub mod loading;
 pub mod ops;
@@ -21,6 +20,6 @@ pub mod sensitivity;
 pub mod state;
 pub mod trainer;
 
-pub use batch::{Batch, Targets};
 pub use bert::Bert;
 pub use error::{Error, Result};
+pub use qbert_tasks::{Batch, Targets, batch, features};

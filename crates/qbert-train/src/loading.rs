@@ -5,13 +5,25 @@ use std::sync::Arc;
 
 use qbert_kernels::Compute;
 use qbert_model::{Checkpoint, Head, Parameters};
-use qbert_tasks::{Kind, LabelSource, Labels, ReadOptions, Task, Tokenizer};
+use qbert_tasks::{DataSource, Features, LabelSource, Labels, Output, Task, TaskData, Tokenizer};
 
 use crate::bert::Bert;
 use crate::error::{Error, Result};
-use crate::features::{Features, head_of};
-use crate::finetune::{check_length, features};
 use crate::qat::{ModelWeights, Quantization, files};
+
+/// The head that computes what a task needs: the one place where the two meet.
+pub fn head_of(output: Output) -> Head {
+    match output {
+        Output::Sequence => Head::SequenceClassification,
+        Output::Token => Head::TokenClassification,
+        Output::Span => Head::QuestionAnswering,
+    }
+}
+
+/// The head that a task needs.
+pub fn head_for(task: Task) -> Head {
+    head_of(task.kind().profile().output)
+}
 
 /// A model, its weights and encoded data.
 #[derive(Debug)]
@@ -20,13 +32,11 @@ pub struct Loaded {
     pub bert: Bert,
     /// Its weights.
     pub weights: Parameters,
-    /// The data.
-    pub features: Features,
-    /// What the head's outputs are called.
-    pub labels: Labels,
+    /// The data, with the names of the head's outputs.
+    pub data: Arc<TaskData>,
 }
 
-/// A model as far as reading data for it goes: a checkpoint's, or a packed one's.
+/// What has to be known about a model, a checkpoint or a packed one, to read data for it.
 #[derive(Debug, Clone, Copy)]
 pub struct DataReader<'a> {
     /// The model, for errors.
@@ -37,52 +47,78 @@ pub struct DataReader<'a> {
     pub labels: &'a [String],
     /// Longest sequence it can take.
     pub max_positions: usize,
-    /// How it cuts text into pieces.
+    /// How it splits text into pieces.
     pub tokenizer: &'a Tokenizer,
 }
 
 impl DataReader<'_> {
-    /// Reads the files with the labels of the head. Returns them encoded, and what the head's outputs are called.
+    /// Reads and encodes the files, with the labels of the head.
     ///
     /// # Errors
-    /// A head for another task or with other labels, sequences that are too long, whatever is wrong with the files.
-    pub fn read(
-        &self,
-        task: Task,
-        files: &[PathBuf],
-        reading: &ReadOptions,
-        max_len: usize,
-    ) -> Result<(Features, Labels)> {
-        let misfit = |problem: String| qbert_model::Error::Head { path: self.path.to_owned(), problem };
-        let head = head_of(task.kind());
+    /// A head for another task or with other labels, sequences that are too long, any fault of the files.
+    pub fn read(&self, source: &DataSource) -> Result<TaskData> {
+        self.check_source(source)?;
+        let own = self.own_labels()?;
+        let labels = labels_of_head(source.task, &own, &source.read.labels).map_err(|problem| self.misfit(problem))?;
+        let mut data = source.clone().with_labels(labels).load(self.tokenizer, None)?;
+        usable(&data.features, &source.files, "compute on")?;
+        let outputs = own.len();
+        data.labels = data.features.dataset().labels().cloned().unwrap_or(own);
+        if data.labels.len() != outputs {
+            let found = data.labels.len();
+            return Err(self.misfit(format!("the data has {found} labels, the model's head {outputs}")));
+        }
+        Ok(data)
+    }
+
+    /// Checks that data read earlier has this model's head, length and labels. The tokenizer is not compared: data is
+    /// lent between models made from one checkpoint.
+    ///
+    /// # Errors
+    /// As [`DataReader::read`].
+    pub fn check(&self, data: &TaskData) -> Result<()> {
+        self.check_source(&data.source)?;
+        let own = self.own_labels()?;
+        let are_names = data.source.task.kind().profile().has_labels && !own.are_placeholders();
+        let fits = if are_names { own.names() == data.labels.names() } else { own.len() == data.labels.len() };
+        if fits {
+            return Ok(());
+        }
+        let list = |labels: &Labels| labels.names().join(", ");
+        Err(self.misfit(format!(
+            "the model's head is for the labels {}, the data has {}",
+            list(&own),
+            list(&data.labels)
+        )))
+    }
+
+    fn check_source(&self, source: &DataSource) -> Result<()> {
+        let (task, head) = (source.task, head_for(source.task));
         if self.head != head {
             let found = self.head;
-            return Err(misfit(format!("the model's head is {found:?}, the task {task} needs {head:?}")).into());
+            return Err(self.misfit(format!("the model's head is {found:?}, the task {task} needs {head:?}")));
         }
-        check_length(max_len, self.max_positions)?;
-        let mut reading = reading.clone();
+        check_length(source.max_len, self.max_positions)
+    }
+
+    fn own_labels(&self) -> Result<Labels> {
         let own = self.labels;
-        let labels = if own.is_empty() { Labels::new(["start", "end"])? } else { Labels::new(own.iter().cloned())? };
-        reading.labels = labels_of_head(task, &labels, &reading.labels).map_err(misfit)?;
-        let features = features(task, files, &reading, None, self.tokenizer, max_len)?;
-        usable(&features, files, "compute on")?;
-        let outputs = labels.len();
-        let labels = features.dataset().labels().cloned().unwrap_or(labels);
-        if labels.len() != outputs {
-            return Err(misfit(format!("the data has {} labels, the model's head {outputs}", labels.len())).into());
-        }
-        Ok((features, labels))
+        Ok(if own.is_empty() { Labels::new(["start", "end"])? } else { Labels::new(own.iter().cloned())? })
+    }
+
+    fn misfit(&self, problem: String) -> Error {
+        qbert_model::Error::Head { path: self.path.to_owned(), problem }.into()
     }
 }
 
-/// The labels to read data with for a head that is already trained: its own, in its order, if they are those that are
-/// asked for by `wanted` or by the task.
+/// The labels to read data with for a trained head: its own, in its order, if they are the ones expected by `wanted` or
+/// by the task.
 ///
 /// # Errors
-/// What does not fit, for people.
+/// What does not fit, as a sentence.
 pub fn labels_of_head(task: Task, own: &Labels, wanted: &LabelSource) -> std::result::Result<LabelSource, String> {
-    // Placeholder names (LABEL_0) say nothing; then the task's own labels must do.
-    if task.kind() == Kind::Qa || own.are_placeholders() {
+    // Placeholder names (LABEL_0) say nothing about the data, so the task's own labels must do.
+    if !task.kind().profile().has_labels || own.are_placeholders() {
         return Ok(wanted.clone());
     }
     let (expected, whose) = match wanted {
@@ -97,7 +133,7 @@ pub fn labels_of_head(task: Task, own: &Labels, wanted: &LabelSource) -> std::re
     own.for_data_of(&expected).map(LabelSource::Given).ok_or_else(misfit)
 }
 
-/// Refuses data of which nothing can be used.
+/// Refuses data without a usable example.
 pub(crate) fn usable(features: &Features, files: &[PathBuf], to: &'static str) -> Result<()> {
     if features.is_empty() {
         return Err(Error::NoExamples { files: files.to_vec(), to });
@@ -105,28 +141,54 @@ pub(crate) fn usable(features: &Features, files: &[PathBuf], to: &'static str) -
     Ok(())
 }
 
+/// Refuses sequences longer than a model can take.
+///
+/// # Errors
+/// [`Error::TooLong`].
+pub fn check_length(max_len: usize, positions: usize) -> Result<()> {
+    if max_len > positions {
+        return Err(Error::TooLong { max_len, positions });
+    }
+    Ok(())
+}
+
 impl Loaded {
     /// Opens a checkpoint that has the task's head, and reads the files with the labels of that head.
-    pub fn open(model: &Path, task: Task, files: &[PathBuf], reading: &ReadOptions, max_len: usize) -> Result<Self> {
+    ///
+    /// # Errors
+    /// As [`DataReader::read`]; any fault of the checkpoint.
+    pub fn open(model: &Path, source: &DataSource) -> Result<Self> {
+        Self::from_checkpoint(model, |reader| Ok(Arc::new(reader.read(source)?)))
+    }
+
+    /// Opens a checkpoint to compute on data that was read earlier.
+    ///
+    /// # Errors
+    /// As [`DataReader::check`]; any fault of the checkpoint.
+    pub fn with_data(model: &Path, data: Arc<TaskData>) -> Result<Self> {
+        Self::from_checkpoint(model, |reader| reader.check(&data).map(|()| data))
+    }
+
+    fn from_checkpoint(model: &Path, data: impl FnOnce(DataReader<'_>) -> Result<Arc<TaskData>>) -> Result<Self> {
         let checkpoint = Checkpoint::open(model)?;
         let tokenizer = Tokenizer::for_model(model, checkpoint.config().vocab_size)?;
-        let reader = DataReader {
+        let data = data(DataReader {
             path: model,
             head: checkpoint.head(),
             labels: &checkpoint.labels(),
             max_positions: checkpoint.config().max_positions,
             tokenizer: &tokenizer,
-        };
-        let (features, labels) = reader.read(task, files, reading, max_len)?;
+        })?;
         let weights = checkpoint.load()?;
         let bert = Bert::new(checkpoint.config(), Arc::clone(weights.layout()))?;
-        Ok(Self { bert, weights, features, labels })
+        Ok(Self { bert, weights, data })
     }
 
-    /// How the model in this directory is quantized, ready to answer, if `qbert quantize` wrote it.
+    /// The quantization of the model in this directory, ready to compute with; `None` for a checkpoint that is not
+    /// quantized.
     ///
     /// # Errors
-    /// Ranges that are damaged or of another model.
+    /// Ranges that are damaged or belong to another model.
     pub fn as_quantized(&self, model: &Path, compute: &Compute) -> Result<Option<Quantization>> {
         if !files::is_quantized(model)? {
             return Ok(None);

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use qbert_documents::{BeforeTraining, DevFigure, DevMetrics, EpochRecord, TrainingMetrics};
+use qbert_documents::{BeforeTraining, DevFigure, EpochRecord, TrainingMetrics};
 use qbert_kernels::Compute;
 use qbert_model::{Parameters, TokenizerFiles, atomic, update_checkpoint};
 use qbert_tasks::Labels;
@@ -261,7 +261,7 @@ impl<'a> Trainer<'a> {
         let (Some(best_epoch), true) = (ended.epoch, ended.dev.value.is_finite()) else {
             return Err(Error::Resume { path, problem: "`epoch` or `dev.value` is missing".to_owned() });
         };
-        let metric = evaluate::metric_of(self.run.dev);
+        let metric = self.run.dev.metric();
         Ok(Outcome { metric, best: ended.dev.value, best_epoch, steps: self.schedule.total, before: ended.before })
     }
 
@@ -314,7 +314,7 @@ impl<'a> Trainer<'a> {
         let state = self.state_path();
         std::fs::remove_file(&state).map_err(|source| Error::Io { path: state, action: "remove", source })?;
         let (best, best_epoch) = self.position.best.unwrap_or((0.0, 0));
-        let metric = evaluate::metric_of(self.run.dev);
+        let metric = self.run.dev.metric();
         Ok(Outcome { metric, best, best_epoch, steps: self.position.steps, before: self.position.before })
     }
 
@@ -350,7 +350,7 @@ impl<'a> Trainer<'a> {
         zero(self.compute, &mut self.gradients);
         let (mut loss, mut tokens) = (0.0, 0);
         let parts = indices.chunks(self.settings.batch);
-        let batches = parts.map(|part| self.run.train.batch(part, true)).collect::<Result<Vec<_>>>()?;
+        let batches = parts.map(|part| self.run.train.batch(part, true)).collect::<qbert_tasks::Result<Vec<_>>>()?;
         let (bert, compute) = (self.run.bert, self.compute);
         batches.iter().try_for_each(|batch| bert.check(batch))?;
         // Every sequence (token, span) counts alike, though the last micro-batch may be smaller than the others.
@@ -444,8 +444,8 @@ impl<'a> Trainer<'a> {
     fn judge(&self, weights: ModelWeights<'_>) -> Result<Evaluation> {
         let Run { bert, dev, labels, .. } = &self.run;
         let scores = evaluate::scores_with(bert, self.compute, weights, dev, |_| {})?;
-        let predictions = evaluate::predict(dev, &scores, bert.outputs())?;
-        evaluate::score(dev, &predictions, labels)
+        let predictions = dev.predict(&scores, bert.outputs())?;
+        Ok(dev.score(&predictions, labels)?)
     }
 
     /// Writes the model as it is, with its figures.
@@ -456,7 +456,7 @@ impl<'a> Trainer<'a> {
         }
         update_checkpoint(out, bert.config(), &self.weights, labels.names(), tokenizer)?;
         let metrics = TrainingMetrics {
-            dev: DevMetrics::from(evaluation),
+            dev: evaluate::dev_metrics(evaluation),
             epoch: Some(epoch),
             run: self.position.settings.clone(),
             before: self.position.before,

@@ -10,8 +10,9 @@ use std::path::Path;
 use common::training::{Observer, data};
 use common::{compute, goldens};
 use qbert_quant::{GroupSpec, Plan, Precision, RangeMethod};
-use qbert_tasks::{ReadOptions, Task};
-use qbert_train::finetune::{Evaluate, Finetune, evaluate, finetune, recipe};
+use qbert_tasks::{DataSource, Task};
+use qbert_train::evaluate::{Evaluate, evaluate};
+use qbert_train::finetune::{Finetune, finetune, recipe};
 use qbert_train::qat::files;
 use qbert_train::qat::run::{Quantize, quantize};
 use qbert_train::qat::student::QatSettings;
@@ -24,12 +25,9 @@ fn job(home: &Path, out: &str) -> Quantize {
     settings.optimizer.learning_rate = 5e-3;
     let mut job = Finetune {
         model: goldens().join("tiny-sequence"),
-        task: Task::Sst2,
-        train: vec![data(home, "train.tsv", 150, 1)],
+        data: DataSource { max_len: 20, ..DataSource::new(Task::Sst2, [data(home, "train.tsv", 150, 1)]) },
         dev: data(home, "dev.tsv", 40, 2),
         out: home.join("tuned"),
-        read: ReadOptions { require_labels: true, ..ReadOptions::default() },
-        max_len: 20,
         max_train: None,
         settings,
         resume: false,
@@ -59,8 +57,8 @@ fn assert_same(found: &Quantize, expected: &Quantize, what: &str) {
 }
 
 fn dev_figure(job: &Quantize, masters: bool) -> f64 {
-    let (model, data) = (Evaluate { model: &job.job.out, masters }, (job.job.dev.as_path(), &job.job.read));
-    evaluate(model, job.job.task, data, 20, &compute(1), |_, _| {}).unwrap().evaluation.value
+    let model = Evaluate { model: &job.job.out, masters };
+    evaluate(model, &job.job.dev_data(), &compute(1), |_, _| {}).unwrap().evaluation.value
 }
 
 #[test]
@@ -193,10 +191,7 @@ fn damaged_files_of_a_quantized_checkpoint_are_refused_by_name() {
     job.job.settings.epochs = 0;
     quantize(&job, &compute(1), &mut Observer::default()).unwrap();
     let out = &job.job.out;
-    let error = || {
-        let data = (job.job.dev.as_path(), &job.job.read);
-        evaluate(out, Task::Sst2, data, 20, &compute(1), |_, _| {}).unwrap_err().to_string()
-    };
+    let error = || evaluate(out, &job.job.dev_data(), &compute(1), |_, _| {}).unwrap_err().to_string();
     let spoil = |name: &str, (from, to): (&str, &str), expected: &str| {
         let whole = std::fs::read(out.join(name)).unwrap();
         let text = String::from_utf8_lossy(&whole).into_owned();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{compute, goldens};
 use qbert_hessian::Stop;
-use qbert_tasks::{ReadOptions, Task};
+use qbert_tasks::{DataSource, Task};
 use qbert_train::bert::{HessianPass, Point};
 use qbert_train::evaluate::Evaluation;
 use qbert_train::finetune::{Finetune, finetune, recipe};
@@ -46,12 +46,9 @@ fn prepare(home: &Path) {
     settings.optimizer.learning_rate = 5e-3;
     let job = Finetune {
         model: goldens().join("tiny-sequence"),
-        task: Task::Sst2,
-        train: vec![home.join("data.tsv")],
+        data: DataSource { max_len: 16, ..DataSource::new(Task::Sst2, [home.join("data.tsv")]) },
         dev: home.join("data.tsv"),
         out: home.join("tuned"),
-        read: ReadOptions::default(),
-        max_len: 16,
         max_train: None,
         settings,
         resume: false,
@@ -71,10 +68,7 @@ fn analysis(home: &Path, out: &str) -> Analysis {
     };
     Analysis {
         model: home.join("tuned"),
-        task: Task::Sst2,
-        data: vec![home.join("data.tsv")],
-        read: ReadOptions::default(),
-        max_len: 16,
+        data: DataSource { max_len: 16, ..DataSource::new(Task::Sst2, [home.join("data.tsv")]) },
         settings,
         shard: Shard::WHOLE,
         out: home.join(out),
@@ -216,9 +210,9 @@ fn the_trace_is_that_of_the_dense_block() {
     job.settings = Settings { runs: 1, fraction: 1.0, max_examples: None, trace: 600, ..job.settings };
     job.settings.stop.iterations = 1;
     let found = whole(run(&job, 2).unwrap());
-    let loaded = Loaded::open(&job.model, job.task, &job.data, &job.read, job.max_len).unwrap();
-    let all: Vec<usize> = (0..loaded.features.len()).collect();
-    let batch = loaded.features.batch(&all, true).unwrap();
+    let loaded = Loaded::open(&job.model, &job.data).unwrap();
+    let all: Vec<usize> = (0..loaded.data.features.len()).collect();
+    let batch = loaded.data.features.batch(&all, true).unwrap();
     let (compute, layer) = (compute(2), 1);
     let point = Point { bert: &loaded.bert, compute: &compute, weights: loaded.weights.values(), batch: &batch };
     let mut pass = HessianPass::new();
@@ -251,8 +245,7 @@ fn misuse_is_refused() {
     other.settings.runs = 4;
     assert!(message(&other).contains("other settings"), "{}", message(&other));
     let mut headless = analysis(home.path(), "headless");
-    headless.task = Task::Squad;
-    headless.data = vec![home.path().join("data.tsv")];
+    headless.data.task = Task::Squad;
     assert!(message(&headless).contains("head"), "{}", message(&headless));
     type Spoil = fn(&mut Settings);
     let settings: [(&str, Spoil); 5] = [
@@ -294,8 +287,8 @@ fn a_landscape_bends_as_its_eigenvalues_say() {
         stop: Stop { iterations: 100, tolerance: 1e-4 },
         seed: 2,
     };
-    let Analysis { model, task, data, read, max_len, .. } = analysis;
-    let job = landscape::Job { model, task, data, read, max_len, layers: vec![1, 0], settings };
+    let Analysis { model, data, .. } = analysis;
+    let job = landscape::Job { model, data, layers: vec![1, 0], settings };
     let found = landscapes(&job, &compute(2), &mut |_, _, _| {}).unwrap();
     assert_eq!(found.layers.iter().map(|layer| layer.layer).collect::<Vec<_>>(), [1, 0]);
     for layer in &found.layers {

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use common::training::{Observer, data};
 use common::{compute, goldens};
-use qbert_tasks::{ReadOptions, Task};
+use qbert_tasks::{DataSource, Task};
 use qbert_train::Error;
-use qbert_train::finetune::{Finetune, evaluate, finetune, recipe};
+use qbert_train::evaluate::evaluate;
+use qbert_train::finetune::{Finetune, finetune, recipe};
 use qbert_train::trainer::StepRecord;
 
 fn job(home: &Path, out: &str) -> Finetune {
@@ -20,12 +21,9 @@ fn job(home: &Path, out: &str) -> Finetune {
     settings.optimizer.learning_rate = 5e-3;
     Finetune {
         model: goldens().join("tiny-sequence"),
-        task: Task::Sst2,
-        train: vec![data(home, "train.tsv", 150, 1)],
+        data: DataSource { max_len: 20, ..DataSource::new(Task::Sst2, [data(home, "train.tsv", 150, 1)]) },
         dev: data(home, "dev.tsv", 40, 2),
         out: home.join(out),
-        read: ReadOptions { require_labels: true, ..ReadOptions::default() },
-        max_len: 20,
         max_train: None,
         settings,
         resume: false,
@@ -44,7 +42,7 @@ fn it_learns_and_writes_a_checkpoint_that_evaluates_the_same() {
     let outcome = finetune(&job, &compute(2), &mut observer).unwrap();
     assert!(outcome.best >= 95.0, "{outcome:?}");
     assert_eq!(outcome.steps, 4 * 19);
-    let dev = evaluate(&job.out, job.task, (&job.dev, &job.read), 20, &compute(1), |_, _| {}).unwrap();
+    let dev = evaluate(&job.out, &job.dev_data(), &compute(1), |_, _| {}).unwrap();
     assert_eq!(dev.evaluation.value, outcome.best);
     let log = std::fs::read_to_string(job.out.join("train.jsonl")).unwrap();
     let (steps, evaluations): (Vec<&str>, Vec<&str>) = log.lines().partition(|line| line.contains("\"step\""));
@@ -185,7 +183,7 @@ fn settings_that_make_no_sense_are_refused_by_the_name_of_their_flag() {
         ("--lr is 0", |job| job.settings.optimizer.learning_rate = 0.0),
         ("--warmup is 2", |job| job.settings.warmup = 2.0),
         ("--clip is -1", |job| job.settings.optimizer.clip = -1.0),
-        ("--max-len is 99", |job| job.max_len = 99),
+        ("--max-len is 99", |job| job.data.max_len = 99),
     ];
     for (expected, change) in changes {
         let mut job = job(home.path(), "out");

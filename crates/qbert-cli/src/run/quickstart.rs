@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use qbert_hessian::Stop;
-use qbert_tasks::Task;
+use qbert_tasks::{DataSource, Task};
 use qbert_train::sensitivity;
 
 use crate::assets::{Asset, cache_directory, fetch};
@@ -34,7 +34,7 @@ pub(crate) fn job(model: Option<(&str, &Path)>, out: &Path) -> Result<Job> {
     };
     let data = fetch(Asset::Reviews, &cache)?.path;
     let train = [data.join("train.tsv")];
-    let mut job = Job::new(name, &directory, TASK, (&train, &data.join("dev.tsv")), out);
+    let mut job = Job::new(name, &directory, DataSource::new(TASK, train), &data.join("dev.tsv"), out);
     shorten(&mut job);
     Ok(job)
 }

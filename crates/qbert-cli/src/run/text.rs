@@ -3,18 +3,18 @@
 use std::fmt::Write as _;
 
 use qbert_pipeline::run::{Finished, Job};
-use qbert_tasks::Kind;
+use qbert_tasks::InputShape;
 
 use super::Said;
 
 /// What is going to happen.
 pub(super) fn beginning(job: &Job, threads: usize, quick: bool) -> String {
-    let files: Vec<String> = job.train.iter().map(|path| path.display().to_string()).collect();
+    let files: Vec<String> = job.data.files.iter().map(|path| path.display().to_string()).collect();
     let mut text = format!(
         "{}: {} for {} on {}, judged by {}; {threads} {}",
         job.out.display(),
         job.model,
-        job.task,
+        job.data.task,
         files.join(", "),
         job.dev.display(),
         if threads == 1 { "thread" } else { "threads" }
@@ -67,10 +67,12 @@ pub(super) fn end(finished: &Finished, job: &Job, said: &[Said]) -> String {
 
 fn next(finished: &Finished, job: &Job) -> String {
     let packed = finished.packed.display();
-    let predict = match job.task.kind() {
-        Kind::Classify | Kind::Ner => format!("qbert predict {packed} \"your text\""),
-        Kind::Pair => format!("qbert predict {packed} \"one text\" --text2 \"another\""),
-        Kind::Qa => format!("qbert predict {packed} \"your question?\" --context \"a text with the answer\""),
+    let predict = match job.data.task.kind().profile().input {
+        InputShape::Text => format!("qbert predict {packed} \"your text\""),
+        InputShape::Pair => format!("qbert predict {packed} \"one text\" --text2 \"another\""),
+        InputShape::Question => {
+            format!("qbert predict {packed} \"your question?\" --context \"a text with the answer\"")
+        }
     };
     format!(
         "\nnext\n  {predict}\n  open {} in a browser\n  edit {} and give the same command again: it quantizes by your plan\n",

@@ -51,11 +51,8 @@ fn experiment(options: &Options, quiet: bool) -> Result<Experiment> {
         Ok(MeasuredSensitivity { path: path.clone(), layers: measured.layers })
     });
     Ok(Experiment {
-        task,
-        train: options.train.clone(),
+        data: options.reading.source(&options.train, &directory)?,
         dev: options.dev.clone().unwrap_or_default(),
-        read: options.reading.options(true)?,
-        max_len: options.reading.max_len(&directory)?,
         model: directory,
         sensitivity: sensitivity.transpose()?,
         budget: options.budget.apply(recipe(task)),

@@ -1,12 +1,15 @@
 //! The command that makes a result, as the result's file prints it: names of files, no directories.
 
+use qbert_tasks::DataSource;
+
 use super::{Experiment, Study, name_of};
 use crate::rows::{Row, RowTreatment};
 
 impl Study {
     /// The command that makes this row and no other, with names of files and no directories.
     pub(crate) fn command(&self, row: &Row) -> String {
-        let Experiment { task, max_train, max_dev, ref budget, .. } = self.experiment;
+        let task = self.experiment.data.task;
+        let Experiment { max_train, max_dev, ref budget, .. } = self.experiment;
         let mut words: Vec<String> = vec![format!("qbert-paper reproduce --task {task} --rows {}", row.name())];
         words.extend(row.treatment.ranges().map(|ranges| format!("--ranges {}", ranges.name())));
         words.extend(row.treatment.compensate().then(|| "--compensate".to_owned()));
@@ -34,7 +37,7 @@ impl Study {
 
     /// The command that measures the weights' errors, of these methods or of all.
     pub(crate) fn errors_command(&self, names: &[String]) -> String {
-        let mut words = vec![format!("qbert-paper reproduce --task {} --weight-errors", self.experiment.task)];
+        let mut words = vec![format!("qbert-paper reproduce --task {} --weight-errors", self.experiment.data.task)];
         words.extend((!names.is_empty()).then(|| format!("--rows {}", names.join(" "))));
         words.extend(self.files(true));
         words.join(" ")
@@ -42,7 +45,7 @@ impl Study {
 
     /// Model, data and where results go, as words of a command.
     fn files(&self, sensitivity: bool) -> impl Iterator<Item = String> {
-        let Experiment { task, max_len, .. } = self.experiment;
+        let DataSource { task, max_len, .. } = self.experiment.data;
         let max_len = (max_len != task.default_max_len()).then(|| format!("--max-len {max_len}"));
         let names: Vec<&str> = self.train.iter().map(|source| source.name.as_str()).collect();
         let data = format!("--model {} --train {} --dev {}", self.model.name, names.join(" "), self.dev.name);

@@ -31,7 +31,7 @@ impl Study {
     /// is too small for it.
     fn headline(&self) -> Result<Option<(Method, Option<usize>)>> {
         let method: Method = HEADLINE_METHOD.parse()?;
-        let usual = usual_high(&method, self.experiment.task, self.layers)?;
+        let usual = usual_high(&method, self.experiment.data.task, self.layers)?;
         for high in (1..self.layers).rev() {
             // Only the number of layers matters for the size.
             let sensitive: Vec<usize> = (0..high).collect();
@@ -62,7 +62,7 @@ impl Study {
                 let hint = "give --sensitivity FILE (from `qbert analyze`), or leave such rows out with --rows";
                 Error::new(ErrorKind::BadInput, message, hint.to_owned())
             })?;
-            let usual = usual_high(&row.method, self.experiment.task, self.layers)?;
+            let usual = usual_high(&row.method, self.experiment.data.task, self.layers)?;
             let high = row.high.unwrap_or(usual).min(self.layers);
             // Turned round, as many layers as before have the higher width: the least sensitive ones.
             let first = if row.method.is_reversed() { self.layers - high } else { high };

@@ -33,10 +33,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     context.perform(step, |context| {
         let analysis = Analysis {
             model,
-            task: job.task,
-            data: job.train.clone(),
-            read: job.read.clone(),
-            max_len: job.max_len,
+            data: job.data.clone(),
             settings: job.analysis,
             shard: Shard::WHOLE,
             out: job.out.clone(),

@@ -3,21 +3,12 @@
 use std::fmt::Write as _;
 
 use qbert_documents::Summary;
-use qbert_tasks::Kind;
+use qbert_tasks::{InputShape, Output, Profile};
 
 use super::Job;
 use super::context::Context;
 use super::summary::{Results, is_quantized};
 use crate::packing::FILE_NAME;
-
-/// The hub's names of the kinds of work.
-fn pipeline(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Classify | Kind::Pair => "text-classification",
-        Kind::Ner => "token-classification",
-        Kind::Qa => "question-answering",
-    }
-}
 
 /// The hub id of the model that it all began with, where that is known.
 fn base_model(job: &Job) -> Option<&str> {
@@ -37,19 +28,19 @@ fn quoted(text: &str) -> String {
 pub(super) fn text(context: &Context<'_>, results: &Results) -> String {
     let job = context.job;
     let summary = &results.summary;
-    let name = format!("{} quantized for {}", job.model, job.task);
+    let name = format!("{} quantized for {}", job.model, job.data.task);
     let mut text = front_matter(job, summary, &name);
     let _ = writeln!(text, "\n# {name}\n");
     let _ = writeln!(
         text,
         "A BERT for {}, packed into one file (`{FILE_NAME}`) that qbert predicts from on an ordinary CPU: {}. Made by {}.",
-        purpose(job.task.kind()),
+        job.data.task.kind().profile().purpose,
         summary.bits,
         summary.method
     );
     text += &figures(summary);
     text += &labels(results);
-    text += &usage(job.task.kind());
+    text += &usage(job.data.task.kind().profile());
     let _ = writeln!(text, "\n## How it was made\n\n```sh\n{}\n```\n", job.command);
     let _ = writeln!(
         text,
@@ -69,7 +60,7 @@ pub(super) fn text(context: &Context<'_>, results: &Results) -> String {
 
 fn front_matter(job: &Job, summary: &Summary, name: &str) -> String {
     let mut text = "---\nlibrary_name: qbert\n".to_owned();
-    let _ = writeln!(text, "pipeline_tag: {}", pipeline(job.task.kind()));
+    let _ = writeln!(text, "pipeline_tag: {}", job.data.task.kind().profile().hub_task);
     if let Some(base) = base_model(job) {
         let _ = writeln!(text, "base_model: {}\nbase_model_relation: quantized", quoted(base));
     }
@@ -82,22 +73,13 @@ fn front_matter(job: &Job, summary: &Summary, name: &str) -> String {
             "model-index:\n  - name: {}\n    results:\n      - task:\n          type: {}\n        dataset:\n          name: {}\n          \
              type: {}\n        metrics:\n          - type: {}\n            value: {value:.2}",
             quoted(name),
-            pipeline(job.task.kind()),
+            job.data.task.kind().profile().hub_task,
             quoted(&dev),
-            job.task,
+            job.data.task,
             summary.metric
         );
     }
     text + "---\n"
-}
-
-fn purpose(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Classify => "classifying texts",
-        Kind::Pair => "classifying pairs of texts",
-        Kind::Ner => "finding entities",
-        Kind::Qa => "answering questions about a text",
-    }
 }
 
 fn figures(summary: &Summary) -> String {
@@ -126,12 +108,16 @@ fn labels(results: &Results) -> String {
     format!("\nLabels: {}.\n", labels.join(", "))
 }
 
-fn usage(kind: Kind) -> String {
-    let (arguments, call) = match kind {
-        Kind::Classify => ("\"a text\"", "session.classify(&[\"a text\"])?"),
-        Kind::Pair => ("\"a text\" --text2 \"another\"", "session.classify_pairs(&[(\"a text\", \"another\")])?"),
-        Kind::Ner => ("\"a text\"", "session.tag_texts(&[\"a text\"])?"),
-        Kind::Qa => ("\"a question?\" --context \"a text\"", "session.answer(&[(\"a question?\", \"a text\")])?"),
+fn usage(profile: &Profile) -> String {
+    let (arguments, call) = match (profile.input, profile.output) {
+        (InputShape::Text, Output::Sequence) => ("\"a text\"", "session.classify(&[\"a text\"])?"),
+        (InputShape::Pair, _) => {
+            ("\"a text\" --text2 \"another\"", "session.classify_pairs(&[(\"a text\", \"another\")])?")
+        }
+        (InputShape::Text, _) => ("\"a text\"", "session.tag_texts(&[\"a text\"])?"),
+        (InputShape::Question, _) => {
+            ("\"a question?\" --context \"a text\"", "session.answer(&[(\"a question?\", \"a text\")])?")
+        }
     };
     format!(
         "\n## Use\n\n```sh\nqbert predict {FILE_NAME} {arguments}\n```\n\n```rust\nuse qbert_runtime::{{Session, SessionOptions}};\n\n\

@@ -2,13 +2,12 @@
 
 use qbert_documents::{Answer, Change};
 use qbert_tasks::{Dataset, Labels};
-use qbert_train::evaluate::Predictions;
-use qbert_train::finetune::Evaluated;
+use qbert_train::evaluate::{Evaluated, Predictions};
 
 /// Every example with both answers, in the order of the data.
 pub(super) fn all(before: &Evaluated, after: &Evaluated) -> Vec<Change> {
-    let labels = &before.labels;
-    match (before.features.dataset(), &before.predictions, &after.predictions) {
+    let labels = &before.data.labels;
+    match (before.data.features.dataset(), &before.predictions, &after.predictions) {
         (Dataset::Classify(data), Predictions::Labels(before), Predictions::Labels(after)) => {
             let answer = |(label, confidence): (usize, f64)| Answer {
                 label: name(labels, label).to_owned(),

@@ -3,11 +3,8 @@
 
 use qbert_model::{Checkpoint, Head};
 use qbert_quant::GroupSpec;
-use qbert_tasks::features::qa::QaOptions;
-use qbert_tasks::{Dataset, LabelSource, Labels, Tokenizer, read};
-use qbert_train::features::{Features, head_of};
-use qbert_train::finetune::check_length;
-use qbert_train::loading::labels_of_head;
+use qbert_tasks::{Dataset, Features, LabelSource, Labels, Tokenizer};
+use qbert_train::loading::{check_length, head_for, labels_of_head};
 use serde_json::{Value, json};
 
 use super::{Job, hashes};
@@ -37,13 +34,13 @@ pub(super) fn check(job: &Job) -> Result<Checked> {
     let checkpoint = Checkpoint::open(&job.directory)?;
     let tokenizer = Tokenizer::for_model(&job.directory, checkpoint.config().vocab_size)?;
     let wishes = wishes(job, &checkpoint)?;
-    let train = read(job.task, &job.train, &job.read)?;
+    let train = job.data.dataset()?;
     let headless = headless(job, &checkpoint, &train)?;
-    let mut reading = job.read.clone();
+    let mut dev = job.dev_data();
     if let Some(labels) = train.labels() {
-        reading.labels = LabelSource::Given(labels.clone());
+        dev = dev.with_labels(LabelSource::Given(labels.clone()));
     }
-    let dev = read(job.task, std::slice::from_ref(&job.dev), &reading)?;
+    let dev = dev.dataset()?;
     let examples = [train.len(), dev.len()];
     length(job, &checkpoint, &tokenizer, dev)?;
     let labels = train.labels().cloned();
@@ -69,9 +66,9 @@ fn settings(job: &Job) -> Result<()> {
 
 /// Refuses a length that the model does not have, or that is too small for the task.
 fn length(job: &Job, checkpoint: &Checkpoint, tokenizer: &Tokenizer, mut dev: Dataset) -> Result<()> {
-    check_length(job.max_len, checkpoint.config().max_positions)?;
+    check_length(job.data.max_len, checkpoint.config().max_positions)?;
     dev.truncate(1);
-    Features::new(dev, tokenizer, &QaOptions { max_len: job.max_len, ..QaOptions::default() })?;
+    Features::new(dev, tokenizer, job.data.max_len)?;
     Ok(())
 }
 
@@ -99,11 +96,11 @@ fn wishes(job: &Job, checkpoint: &Checkpoint) -> Result<Wishes> {
 
 /// Why the model needs another head; `None` where it has one for this task and these labels.
 fn headless(job: &Job, checkpoint: &Checkpoint, train: &Dataset) -> Result<Option<String>> {
-    let wanted = head_of(job.task.kind());
+    let wanted = head_for(job.data.task);
     if checkpoint.head() != wanted {
         return Ok(Some(match checkpoint.head() {
             Head::None => "the model has no head yet".to_owned(),
-            other => format!("the model's head is {other:?}, the task {} needs {wanted:?}", job.task),
+            other => format!("the model's head is {other:?}, the task {} needs {wanted:?}", job.data.task),
         }));
     }
     let Some(found) = train.labels() else { return Ok(None) };
@@ -113,9 +110,9 @@ fn headless(job: &Job, checkpoint: &Checkpoint, train: &Dataset) -> Result<Optio
         // Names that say nothing; their number has to do.
         return Ok(if own.len() == found.len() { None } else { others() });
     }
-    let expected = matches!(job.read.labels, LabelSource::Given(_)) || job.task.default_labels().is_some();
+    let expected = matches!(job.data.read.labels, LabelSource::Given(_)) || job.data.task.default_labels().is_some();
     let fits = if expected {
-        labels_of_head(job.task, &own, &job.read.labels).is_ok()
+        labels_of_head(job.data.task, &own, &job.data.read.labels).is_ok()
     } else {
         // In a user's own data a number is a name, and not the place of somebody else's label.
         found.names().iter().all(|name| own.names().contains(name))
@@ -124,19 +121,19 @@ fn headless(job: &Job, checkpoint: &Checkpoint, train: &Dataset) -> Result<Optio
 }
 
 fn identity(job: &Job) -> Result<Value> {
-    let train = job.train.iter().map(|path| hashes::file(path)).collect::<Result<Vec<_>>>()?;
-    let labels = match &job.read.labels {
+    let train = job.data.files.iter().map(|path| hashes::file(path)).collect::<Result<Vec<_>>>()?;
+    let labels = match &job.data.read.labels {
         LabelSource::TaskOrFound => Value::Null,
         LabelSource::Given(labels) => json!(labels.names()),
     };
     Ok(json!({
-        "task": job.task,
+        "task": job.data.task,
         "model": hashes::model(&job.directory)?,
         "train": train,
         "dev": hashes::file(&job.dev)?,
-        "columns": job.read.columns,
+        "columns": job.data.read.columns,
         "labels": labels,
-        "format": job.read.format,
-        "max_len": job.max_len,
+        "format": job.data.read.format,
+        "max_len": job.data.max_len,
     }))
 }

@@ -3,7 +3,7 @@
 
 use qbert_documents::{Changes, RunMetrics, StageMetrics, TrainingMetrics};
 use qbert_runtime::{Session, SessionOptions};
-use qbert_train::finetune::{Evaluate, evaluate};
+use qbert_train::evaluate::{Evaluate, evaluate};
 use serde_json::{Value, json};
 
 use super::context::{Context, Step};
@@ -59,12 +59,12 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         let (compute, watch) = (context.compute, &mut *context.watch);
         let options = SessionOptions { threads: compute.threads().count(), max_len: None };
         let session = Session::open(job.path(FILE_NAME), options)?;
-        let data = (job.dev.as_path(), &job.read);
+        let data = job.dev_data();
         let subject = Evaluate { model: &model, masters: true };
-        let full = evaluate(subject, job.task, data, job.max_len, compute, |done, total| {
+        let full = evaluate(subject, &data, compute, |done, total| {
             watch.progress(done, total, "sequences in full precision");
         })?;
-        let packed = evaluate_packed(&session, job.task, data, job.max_len, |done, total| {
+        let packed = evaluate_packed(&session, &data, |done, total| {
             watch.progress(done, total, "sequences with the packed model");
         })?;
         let trained = read_trained(job)?;
@@ -76,7 +76,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             row(RunMetrics::PACKED, FILE_NAME, packed.evaluation.value, json!(packed.evaluation.details)),
         ];
         let metrics = RunMetrics {
-            task: job.task.name().to_owned(),
+            task: job.data.task.name().to_owned(),
             metric: full.evaluation.metric.to_owned(),
             examples: Some(full.evaluation.examples as u64),
             stages,

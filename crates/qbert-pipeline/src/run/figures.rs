@@ -37,30 +37,16 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     };
     context.perform(step, |context| {
         let (compute, watch) = (context.compute, &mut *context.watch);
-        let around = landscape::Job {
-            model: model.clone(),
-            task: job.task,
-            data: job.train.clone(),
-            read: job.read.clone(),
-            max_len: job.max_len,
-            layers,
-            settings: figures.landscape,
-        };
+        let around =
+            landscape::Job { model: model.clone(), data: job.data.clone(), layers, settings: figures.landscape };
         match landscapes(&around, compute, &mut |what, done, total| watch.progress(done, total, what)) {
             Ok(found) => write_document(&job.path(LANDSCAPE), &found)?,
             // A layer that the loss does not depend on has no landscape; everything else of the run stands.
             Err(qbert_train::Error::Batch { problem }) => watch.say(&format!("no loss landscape: {problem}")),
             Err(error) => return Err(error.into()),
         }
-        let between = attention_kl::Job {
-            first: model,
-            second: checkpoint,
-            task: job.task,
-            data: vec![job.dev.clone()],
-            read: job.read.clone(),
-            max_len: job.max_len,
-            settings: figures.attention,
-        };
+        let between =
+            attention_kl::Job { first: model, second: checkpoint, data: job.dev_data(), settings: figures.attention };
         let found = attention_kl(&between, compute, &mut |done, total| watch.progress(done, total, "attention"))?;
         write_document(&job.path(ATTENTION), &found)
     })

@@ -12,12 +12,9 @@ use crate::error::Result;
 pub(super) fn training(job: &Job, training: &Training, model: std::path::PathBuf, out: &str) -> Finetune {
     Finetune {
         model,
-        task: job.task,
-        train: job.train.clone(),
+        data: job.data.clone(),
         dev: job.dev.clone(),
         out: job.path(out),
-        read: job.read.clone(),
-        max_len: job.max_len,
         max_train: training.max_train,
         settings: training.settings.clone(),
         resume: true,
@@ -45,7 +42,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         let mut run = training(job, &job.finetune, job.directory.clone(), FINETUNED);
         // Those of the data, and not of a head that the model may have for something else.
         if let Some(labels) = &context.checked.labels {
-            run.read.labels = LabelSource::Given(labels.clone());
+            run.data.read.labels = LabelSource::Given(labels.clone());
         }
         finetune(&run, context.compute, context.watch)?;
         Ok(())

@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 
 use qbert_documents::{Document, Summary};
 use qbert_kernels::Compute;
-use qbert_tasks::{ReadOptions, Task};
+use qbert_tasks::DataSource;
 use qbert_train::qat::student::QatSettings;
 use qbert_train::{sensitivity, trainer};
 use serde::{Deserialize, Serialize};
@@ -187,16 +187,10 @@ pub struct Job {
     pub model: String,
     /// Its directory.
     pub directory: PathBuf,
-    /// What the data is for.
-    pub task: Task,
-    /// Files to learn from.
-    pub train: Vec<PathBuf>,
-    /// File to judge by.
+    /// The data to learn from.
+    pub data: DataSource,
+    /// File to judge by, read as `data` is.
     pub dev: PathBuf,
-    /// How to read the files.
-    pub read: ReadOptions,
-    /// Longest sequence in tokens.
-    pub max_len: usize,
     /// The run's directory.
     pub out: PathBuf,
     /// Fine-tuning; passed over where the model has the task's head already.
@@ -226,15 +220,13 @@ pub struct Job {
 impl Job {
     /// A job with the usual settings: the task's recipes, ten runs of the analysis on 256 sequences, 2 and 3 bits from the
     /// sensitivities, 4 bits for the word embedding and 8 for the other tables, distillation.
-    pub fn new(model: &str, directory: &Path, task: Task, (train, dev): (&[PathBuf], &Path), out: &Path) -> Self {
+    pub fn new(model: &str, directory: &Path, data: DataSource, dev: &Path, out: &Path) -> Self {
+        let task = data.task;
         Self {
             model: model.to_owned(),
             directory: directory.to_owned(),
-            task,
-            train: train.to_vec(),
+            data,
             dev: dev.to_owned(),
-            read: ReadOptions::default(),
-            max_len: task.default_max_len(),
             out: out.to_owned(),
             finetune: Training { settings: qbert_train::finetune::recipe(task), max_train: None },
             always_finetune: false,
@@ -248,6 +240,11 @@ impl Job {
             command: "qbert run".to_owned(),
             notes: Vec::new(),
         }
+    }
+
+    /// The data to judge by.
+    pub fn dev_data(&self) -> DataSource {
+        self.data.with_files([&self.dev])
     }
 
     /// A file of the run.

@@ -17,7 +17,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         replaces: &[FILE_NAME],
     };
     context.perform(step, |_| {
-        let mut packing = Packing::quantized(&checkpoint)?.for_task(job.task.name());
+        let mut packing = Packing::quantized(&checkpoint)?.for_task(job.data.task.name());
         packing.note("command", &job.command);
         packing.write(&job.path(FILE_NAME))?;
         Ok(())

@@ -77,7 +77,7 @@ fn provenance(context: &Context<'_>, results: &Results) -> Result<Provenance> {
     add("Program", "kernels", context.compute.kernels().name().to_owned());
     add("Model", "name", job.model.clone());
     add("Model", "sha256", hashes::model(&job.directory)?);
-    for path in &job.train {
+    for path in &job.data.files {
         add("Data", &summary::shown(path), format!("sha256 {}", hashes::file(path)?));
     }
     add("Data", "examples to learn from", context.checked.examples[0].to_string());

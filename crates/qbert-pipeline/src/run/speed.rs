@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use qbert_documents::{BeforeAfter, Document, Header, Speed};
 use qbert_kernels::Compute;
 use qbert_runtime::{Scope, Session, Tokens};
-use qbert_tasks::Kind;
 use qbert_train::Batch;
 use qbert_train::bert::{Activations, Mode};
 use qbert_train::evaluate::BATCH_TOKENS;
@@ -53,9 +52,8 @@ impl Measured {
 
 /// Measures both.
 pub(super) fn measure(job: &Job, model: &Path, session: &Session, compute: &Compute) -> Result<Measured> {
-    let files = [job.dev.clone()];
-    let loaded = Loaded::open(model, job.task, &files, &job.read, job.max_len)?;
-    let features = &loaded.features;
+    let loaded = Loaded::open(model, &job.dev_data())?;
+    let features = &loaded.data.features;
     let batches = sample(features)?;
     let sequences: usize = batches.iter().map(|batch| batch.offsets.len() - 1).sum();
     let tokens: usize = batches.iter().map(Batch::tokens).sum();
@@ -64,12 +62,8 @@ pub(super) fn measure(job: &Job, model: &Path, session: &Session, compute: &Comp
     let alone = engines.best(std::slice::from_ref(&middling(features)?))?;
     let per_second = |time: f64| sequences as f64 / time;
     let alone_ms = BeforeAfter { full: 1e3 * alone.full, quantized: 1e3 * alone.quantized };
-    let (one, unit) = match job.task.kind() {
-        Kind::Classify => ("text", "texts/s"),
-        Kind::Pair => ("pair", "pairs/s"),
-        Kind::Ner => ("sentence", "sentences/s"),
-        Kind::Qa => ("window", "windows/s"),
-    };
+    let profile = job.data.task.kind().profile();
+    let (one, unit) = (profile.sequence, format!("{}/s", profile.sequences));
     let threads = compute.threads().count();
     let setting = format!(
         "{threads} {} ({}), {:.0} tokens to a {one}",
@@ -83,7 +77,7 @@ pub(super) fn measure(job: &Job, model: &Path, session: &Session, compute: &Comp
         alone_ms.quantized, alone_ms.full
     );
     let (full, quantized) = (Some(per_second(together.full)), per_second(together.quantized));
-    Ok(Measured { speed: Speed { unit: unit.to_owned(), full, quantized, setting }, alone_ms, note })
+    Ok(Measured { speed: Speed { unit, full, quantized, setting }, alone_ms, note })
 }
 
 /// Batches from long sequences to short ones.
@@ -91,7 +85,7 @@ fn sample(features: &Features) -> Result<Vec<Batch>> {
     let all = features.evaluation_batches(BATCH_TOKENS);
     let count = all.len().min(BATCHES);
     let place = |index: usize| if count < 2 { 0 } else { index * (all.len() - 1) / (count - 1) };
-    Ok((0..count).map(|index| features.batch(&all[place(index)], false)).collect::<qbert_train::Result<_>>()?)
+    Ok((0..count).map(|index| features.batch(&all[place(index)], false)).collect::<qbert_tasks::Result<_>>()?)
 }
 
 fn middling(features: &Features) -> Result<Batch> {

@@ -82,7 +82,7 @@ impl Results {
         let value = metrics.value(RunMetrics::PACKED);
         let is_trained = trained.is_trained();
         let mut summary = Summary {
-            task: job.task.name().to_owned(),
+            task: job.data.task.name().to_owned(),
             model: job.model.clone(),
             method,
             bits: bits(packed.plan()),

@@ -1,8 +1,7 @@
 //! Answers to questions about a context.
 
 use qbert_model::Head;
-use qbert_tasks::decode::qa::{Answer, DecodeOptions, SpanScores, answers};
-use qbert_tasks::features::qa::{QaOptions, encode};
+use qbert_tasks::qa::{Answer, DecodeOptions, QaOptions, QaWindow, decode_each, encode};
 use serde::Serialize;
 
 use crate::error::Result;
@@ -28,22 +27,15 @@ impl Session {
         let windows = self.encode_each(questions, |index, (question, context)| {
             Ok(encode(self.tokenizer(), question.as_ref(), context.as_ref(), index, &options)?)
         })?;
-        let all: Vec<_> = windows.iter().flatten().collect();
-        let mut scores: Vec<[Vec<f32>; 2]> = Vec::with_capacity(all.len());
-        self.score_each(all.iter().map(|window| &window.encoded), |_, logits| {
-            scores.push([0, 1].map(|side| logits.iter().skip(side).step_by(2).copied().collect()));
-        })?;
-        let mut rest = &scores[..];
-        let mut found = Vec::with_capacity(questions.len());
-        for ((_, context), windows) in questions.iter().zip(&windows) {
-            let (own, after) = rest.split_at(windows.len());
-            rest = after;
-            let spans: Vec<_> = own.iter().map(|[start, end]| SpanScores { start, end }).collect();
-            let answers = answers(context.as_ref(), windows, &spans, &DecodeOptions::default())?;
-            let removed = windows.first().map_or(0, |window| window.encoded.removed);
-            found.push(Answers { answers, removed });
-        }
-        Ok(found)
+        let windows: Vec<QaWindow> = windows.into_iter().flatten().collect();
+        let mut removed = vec![0; questions.len()];
+        windows.iter().for_each(|window| removed[window.example] = window.encoded.removed);
+        let mut scores: Vec<Vec<f32>> = Vec::with_capacity(windows.len());
+        self.score_each(windows.iter().map(|window| &window.encoded), |_, logits| scores.push(logits.to_vec()))?;
+        let contexts = questions.iter().map(|(_, context)| context.as_ref());
+        let found = decode_each(contexts, &windows, &scores, DecodeOptions::default());
+        let found = found.zip(removed).map(|(answers, removed)| Ok(Answers { answers: answers?, removed }));
+        found.collect()
     }
 
     /// BERT's usual lengths, where the model takes them.

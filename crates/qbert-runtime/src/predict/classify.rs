@@ -1,8 +1,7 @@
 //! Labels of texts and pairs of texts.
 
 use qbert_model::Head;
-use qbert_tasks::decode::{best, softmax};
-use qbert_tasks::features::classify::encode;
+use qbert_tasks::classify::{decode, encode};
 use serde::Serialize;
 
 use crate::error::Result;
@@ -61,13 +60,13 @@ impl Session {
     }
 
     fn classification(&self, logits: &[f32], removed: usize) -> Classification {
-        let (top, probabilities) = (best(logits).unwrap_or(0), softmax(logits));
-        let scores = self.labels().iter().zip(probabilities).zip(logits);
+        let choice = decode(logits);
+        let scores = self.labels().iter().zip(choice.probabilities).zip(logits);
         let scores: Vec<LabelScore> = scores
             .map(|((label, probability), &logit)| LabelScore { label: label.clone(), probability, logit })
             .collect();
         let (label, probability) =
-            scores.get(top).map_or((String::new(), 0.0), |score| (score.label.clone(), score.probability));
+            scores.get(choice.label).map_or((String::new(), 0.0), |score| (score.label.clone(), score.probability));
         Classification { label, probability, scores, removed }
     }
 }

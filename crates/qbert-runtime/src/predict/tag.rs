@@ -1,9 +1,7 @@
 //! Tags of words and entities in texts.
 
 use qbert_model::Head;
-use qbert_tasks::decode::ner::{Entity, Word, entities, split_words};
-use qbert_tasks::decode::{best, softmax};
-use qbert_tasks::features::ner::encode;
+use qbert_tasks::ner::{Entity, TagDecoder, Word, WordTag, encode, entities, split_words};
 use serde::Serialize;
 
 use super::Input;
@@ -83,27 +81,20 @@ impl Session {
             Ok(encode(self.tokenizer(), &words, None, index, self.max_len())?)
         })?;
         let windows = windows.concat();
-        let mut tags: Vec<Vec<(usize, f64)>> =
-            sources.iter().map(|source| vec![(0, 0.0); source.words.len()]).collect();
-        let outputs = self.labels().len();
+        let mut decoder = TagDecoder::new(sources.iter().map(|source| source.words.len()), self.labels().len());
         self.score_each(windows.iter().map(|window| &window.encoded), |index, logits| {
-            let window = &windows[index];
-            for position in &window.words {
-                let row = &logits[position.token * outputs..(position.token + 1) * outputs];
-                let tag = best(row).unwrap_or(0);
-                tags[window.sentence][position.word] = (tag, softmax(row).get(tag).copied().unwrap_or(0.0));
-            }
+            decoder.push(&windows[index], logits);
         })?;
         let mut removed = vec![0; sources.len()];
         windows.iter().for_each(|window| removed[window.sentence] += window.encoded.removed);
-        let results = sources.into_iter().zip(tags).zip(removed);
+        let results = sources.into_iter().zip(decoder.finish()?).zip(removed);
         results.map(|((source, tags), removed)| self.tagging(source, &tags, removed)).collect()
     }
 
-    fn tagging(&self, source: Source, tags: &[(usize, f64)], removed: usize) -> Result<Tagging> {
+    fn tagging(&self, source: Source, tags: &[WordTag], removed: usize) -> Result<Tagging> {
         let names: Vec<&str> =
-            tags.iter().map(|(tag, _)| self.labels().get(*tag).map_or("O", String::as_str)).collect();
-        let probabilities: Vec<f64> = tags.iter().map(|(_, probability)| *probability).collect();
+            tags.iter().map(|word| self.labels().get(word.tag).map_or("O", String::as_str)).collect();
+        let probabilities: Vec<f64> = tags.iter().map(|word| word.probability).collect();
         let entities = entities(&source.text, &source.words, &names, &probabilities)?;
         let tags = names.into_iter().map(str::to_owned).collect();
         let words = source.words.into_iter().map(|word| word.text).collect();

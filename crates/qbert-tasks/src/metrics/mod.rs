@@ -1,16 +1,14 @@
-//! The numbers in the tables, equal to what everybody else's scripts print.
+//! What the tasks' metrics share.
 //!
-//! - [`classification`]: accuracy and its companions, as `scikit-learn`;
-//! - [`entities`]: entity F1, as `conlleval` and `seqeval` in its default mode;
-//! - [`squad`]: exact match and F1, as the official SQuAD v1.1 script;
-//! - [`outcomes`]: what became of every example, for the error of a difference between models.
+//! Each task scores in its own module: accuracy as `scikit-learn` ([`crate::classify::report`]), entity F1 as
+//! `conlleval` and `seqeval` in its default mode ([`crate::ner::report`]), exact match and F1 as the official SQuAD
+//! v1.1 script ([`crate::qa::report`]). [`outcomes`] keeps the result of every example, to estimate the error of a
+//! difference between two models.
 //!
-//! Equality is tested on predictions with errors of every kind: `reference/metrics/make_goldens.py`.
+//! The tests compare with those programs on predictions with every kind of error:
+//! `reference/metrics/make_goldens.py`.
 
-pub mod classification;
-pub mod entities;
 pub mod outcomes;
-pub mod squad;
 
 use serde::{Deserialize, Serialize};
 

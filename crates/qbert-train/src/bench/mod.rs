@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 
 use qbert_kernels::Compute;
 use qbert_model::{Checkpoint, Head, Module, Parameters};
-use qbert_tasks::features::classify;
-use qbert_tasks::{Dataset, ReadOptions, Task, Tokenizer, read};
+use qbert_tasks::{Dataset, ReadOptions, Task, Tokenizer, classify, read};
 use serde::Serialize;
 
 use crate::batch::{Batch, Targets};

@@ -2,13 +2,13 @@
 
 use qbert_kernels::Compute;
 use qbert_quant::Plan;
-use qbert_tasks::{Kind, Task};
+use qbert_tasks::Task;
 
 use super::Quantization;
 use super::student::{QatSettings, Student};
 use crate::error::Result;
 use crate::evaluate::{self, Evaluation};
-use crate::finetune::{Finetune, Prepared, prepare};
+use crate::finetune::{Finetune, Prepared, TrainingData};
 use crate::trainer::{Outcome, Run, Settings, Trainer, Watch};
 
 /// What a run of quantization-aware training is made from.
@@ -28,7 +28,7 @@ pub struct Quantize {
 /// the rate was worse on SST-2 at 2 bits.
 pub fn recipe(task: Task) -> Settings {
     let mut settings = crate::finetune::recipe(task);
-    settings.epochs = if task.kind() == Kind::Qa { 2 } else { 3 };
+    settings.epochs = task.kind().profile().recipe.quantization_epochs;
     settings
 }
 
@@ -60,17 +60,30 @@ pub fn full_precision(
     job: &Finetune,
     max_dev: Option<usize>,
     compute: &Compute,
+    progress: impl FnMut(usize, usize),
+) -> Result<Evaluation> {
+    full_precision_on(job, TrainingData::read(job, max_dev)?, compute, progress)
+}
+
+/// As [`full_precision`], on data that was read earlier.
+///
+/// # Errors
+/// As [`full_precision`]; data that was not read for this model.
+pub fn full_precision_on(
+    job: &Finetune,
+    data: TrainingData,
+    compute: &Compute,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Evaluation> {
-    let (prepared, weights) = prepare(job, max_dev)?;
+    let (prepared, weights) = Prepared::with_data(job, data)?;
     let run = with_head(&prepared, job)?;
     let (mut done, total) = (0, run.dev.len());
     let scores = evaluate::scores(run.bert, compute, &weights, run.dev, |count| {
         done += count;
         progress(done, total);
     })?;
-    let predictions = evaluate::predict(run.dev, &scores, run.bert.outputs())?;
-    evaluate::score(run.dev, &predictions, run.labels)
+    let predictions = run.dev.predict(&scores, run.bert.outputs())?;
+    Ok(run.dev.score(&predictions, run.labels)?)
 }
 
 /// The run, of a checkpoint whose head is not drawn just now.
@@ -94,7 +107,22 @@ pub fn quantize_with(
     watch: &mut dyn Watch,
 ) -> Result<Outcome> {
     options.settings.check()?;
-    let (prepared, weights) = prepare(&options.job, judging.max_dev)?;
+    quantize_on(options, TrainingData::read(&options.job, judging.max_dev)?, judging, compute, watch)
+}
+
+/// Quantizes and judges on data that was read earlier; [`Judging::max_dev`] has no effect then.
+///
+/// # Errors
+/// As [`quantize`]; data that was not read for this model.
+pub fn quantize_on(
+    options: &Quantize,
+    data: TrainingData,
+    judging: Judging,
+    compute: &Compute,
+    watch: &mut dyn Watch,
+) -> Result<Outcome> {
+    options.settings.check()?;
+    let (prepared, weights) = Prepared::with_data(&options.job, data)?;
     let run = with_head(&prepared, &options.job)?;
     let Prepared { checkpoint, bert, .. } = &prepared;
     let quantization = Quantization::new(options.plan.clone(), checkpoint.config(), bert.layout())?;

@@ -129,7 +129,7 @@ impl Student {
         (data, size): (&Features, usize),
     ) -> Result<()> {
         self.quantization.fit(compute, masters)?;
-        let batches = || data.first_batches(size, self.settings.calibration);
+        let batches = || data.first_batches(size, self.settings.calibration).map(|batch| Ok(batch?));
         self.quantization.calibrate(bert, compute, batches())?;
         if self.settings.compensate {
             self.originals = Some(masters.to_vec());

@@ -11,18 +11,19 @@ pub(crate) mod work;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qbert_kernels::Compute;
 use qbert_model::{Parameters, atomic};
-use qbert_tasks::{ReadOptions, Task};
+use qbert_tasks::{DataSource, TaskData};
 
 pub use file::{Found, rank_correlation, read, settings_of};
 pub use qbert_documents::{AnalysisRun, AnalysisSubject, AnalyzedLayer, Sensitivity};
 pub use settings::{Method, Settings, Shard};
 
 use crate::error::{Error, Result};
-use crate::finetune::{data_fingerprint, fingerprint};
+use crate::fingerprint;
 use crate::loading::Loaded;
 use state::{Interrupted, Part};
 use work::RunWork;
@@ -38,14 +39,8 @@ const SAVE_EVERY: Duration = Duration::from_secs(30);
 pub struct Analysis {
     /// Fine-tuned checkpoint.
     pub model: PathBuf,
-    /// Its task.
-    pub task: Task,
-    /// The data, normally that which it was trained on.
-    pub data: Vec<PathBuf>,
-    /// How to read the files.
-    pub read: ReadOptions,
-    /// Longest sequence in tokens.
-    pub max_len: usize,
+    /// Data of its task, normally what it was trained on.
+    pub data: DataSource,
     /// What decides the numbers.
     pub settings: Settings,
     /// The part of the work to do.
@@ -103,10 +98,28 @@ pub fn analyze_saving(
     save_every: Duration,
     watch: Watch<'_>,
 ) -> Result<Outcome> {
+    analysis.settings.check()?;
+    analyze_loaded(analysis, &Loaded::open(&analysis.model, &analysis.data)?, compute, save_every, watch)
+}
+
+/// As [`analyze`], on data that was read earlier.
+///
+/// # Errors
+/// As [`analyze`]; data that was not read for this model.
+pub fn analyze_on(analysis: &Analysis, data: Arc<TaskData>, compute: &Compute, watch: Watch<'_>) -> Result<Outcome> {
+    analysis.settings.check()?;
+    analyze_loaded(analysis, &Loaded::with_data(&analysis.model, data)?, compute, SAVE_EVERY, watch)
+}
+
+fn analyze_loaded(
+    analysis: &Analysis,
+    loaded: &Loaded,
+    compute: &Compute,
+    save_every: Duration,
+    watch: Watch<'_>,
+) -> Result<Outcome> {
     let Analysis { settings, shard, out, .. } = analysis;
-    settings.check()?;
-    let loaded = Loaded::open(&analysis.model, analysis.task, &analysis.data, &analysis.read, analysis.max_len)?;
-    let subject = subject(analysis, &loaded)?;
+    let subject = subject(analysis, loaded)?;
     let mut part = Part::new(subject, *settings, *shard);
     let state_path = state::path(out, *shard);
     std::fs::create_dir_all(out).map_err(|source| Error::Io {
@@ -132,7 +145,7 @@ pub fn analyze_saving(
         if own.is_empty() {
             continue;
         }
-        let mut work = RunWork::new(&loaded, settings, run)?;
+        let mut work = RunWork::new(loaded, settings, run)?;
         take_up(&mut work, own, interrupted.take().filter(|saved| saved.run == run), &state_path)?;
         let (mut passes, mut stop) = (0, false);
         while !work.works().is_empty() {
@@ -165,16 +178,16 @@ pub fn analyze_saving(
 
 /// The hash of a model's weights, as [`AnalysisSubject::model`] has it: tells whether sensitivities are those of a model.
 pub fn model_hash(weights: &Parameters) -> String {
-    fingerprint(weights.values().iter().map(|value| value.to_bits()))
+    fingerprint::weights(weights.values())
 }
 
 fn subject(analysis: &Analysis, loaded: &Loaded) -> Result<AnalysisSubject> {
     Ok(AnalysisSubject {
-        task: analysis.task.name().to_owned(),
+        task: analysis.data.task.name().to_owned(),
         model: model_hash(&loaded.weights),
         layer_parameters: loaded.bert.layout().layers().iter().map(ExactSizeIterator::len).collect(),
-        data: data_fingerprint(&loaded.features)?,
-        max_len: analysis.max_len,
+        data: fingerprint::data(&loaded.data.features)?,
+        max_len: analysis.data.max_len,
     })
 }
 

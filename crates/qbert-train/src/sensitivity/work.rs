@@ -34,7 +34,8 @@ impl Sample {
         indices.truncate(count);
         let examples = indices.len();
         let batches = features.batches_of(indices, BATCH_TOKENS);
-        let batches = batches.iter().map(|batch| features.batch(batch, true)).collect::<Result<Vec<_>>>()?;
+        let batches =
+            batches.iter().map(|batch| features.batch(batch, true)).collect::<qbert_tasks::Result<Vec<_>>>()?;
         let terms: usize = batches.iter().map(|batch| batch.targets.terms()).sum();
         let share = |batch: Batch| {
             let share = batch.targets.terms() as f64 / terms.max(1) as f64;
@@ -197,8 +198,8 @@ pub(super) struct RunWork<'a> {
 
 impl<'a> RunWork<'a> {
     pub(super) fn new(loaded: &'a Loaded, settings: &'a Settings, run: usize) -> Result<Self> {
-        let (count, _) = settings.examples(loaded.features.len());
-        let sample = Sample::draw(&loaded.features, count, settings.seed, run)?;
+        let (count, _) = settings.examples(loaded.data.features.len());
+        let sample = Sample::draw(&loaded.data.features, count, settings.seed, run)?;
         sample.batches.iter().try_for_each(|(batch, _)| loaded.bert.check(batch))?;
         let info = AnalysisRun { run, examples: sample.examples, tokens: sample.tokens(), loss: 0.0 };
         Ok(Self { loaded, settings, run, sample, pass: HessianPass::new(), works: Vec::new(), info })

@@ -10,8 +10,9 @@
 
 use std::ops::Range;
 
-use crate::features::{CharacterIndex, Encoded, byte_of_character};
-use crate::{Error, QaAnswer, QaExample, Result, Tokenizer};
+use super::{QaAnswer, QaExample};
+use crate::encoded::{CharacterIndex, Encoded, byte_of_character, ids};
+use crate::{Error, Result, Tokenizer};
 
 /// What becomes of a training window without the answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -88,7 +89,7 @@ pub fn encode_all(tokenizer: &Tokenizer, examples: &[QaExample], options: &QaOpt
             context_pieces = Some((example.context.clone(), tokenizer.pieces(&example.context)?));
         }
         let Some((context, pieces)) = &context_pieces else { continue };
-        let question = crate::features::ids(tokenizer, &example.question)?;
+        let question = ids(tokenizer, &example.question)?;
         let source = Source { question: &question, context, pieces, answer: example.answers.first() };
         windows.extend(source.windows(tokenizer, index, options)?);
     }
@@ -106,7 +107,7 @@ pub fn encode(
     example: usize,
     options: &QaOptions,
 ) -> Result<Vec<QaWindow>> {
-    let question = crate::features::ids(tokenizer, question)?;
+    let question = ids(tokenizer, question)?;
     let pieces = tokenizer.pieces(context)?;
     Source { question: &question, context, pieces: &pieces, answer: None }.windows(tokenizer, example, options)
 }

@@ -13,7 +13,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::features::qa::{QaWindow, character_range};
+use super::QaWindow;
+use super::encode::character_range;
 use crate::{Error, Result};
 
 /// How many answers to look for, and how long they may be.
@@ -61,6 +62,34 @@ struct Candidate {
     window: usize,
     start: usize,
     end: usize,
+}
+
+/// The best answers to each question, best first, from the scores of all windows.
+///
+/// The windows of a question follow each other, in the order of `contexts`. A window's scores are the rows of a span
+/// head: the start and end score of each token.
+pub fn decode_each<'a, C: AsRef<str> + 'a, S: AsRef<[f32]>>(
+    contexts: impl IntoIterator<Item = C> + 'a,
+    windows: &'a [QaWindow],
+    scores: &'a [S],
+    options: DecodeOptions,
+) -> impl Iterator<Item = Result<Vec<Answer>>> + 'a {
+    let mut first = 0;
+    contexts.into_iter().enumerate().map(move |(index, context)| {
+        let count = windows[first..].iter().take_while(|window| window.example == index).count();
+        let own = first..first + count;
+        first = own.end;
+        let found = scores.len();
+        let rows = scores.get(own.clone()).ok_or_else(|| Error::Length {
+            what: "scored windows".to_owned(),
+            expected: windows.len(),
+            found,
+        })?;
+        let side = |rows: &S, side| rows.as_ref().iter().skip(side).step_by(2).copied().collect::<Vec<f32>>();
+        let split: Vec<[Vec<f32>; 2]> = rows.iter().map(|rows| [side(rows, 0), side(rows, 1)]).collect();
+        let spans: Vec<SpanScores<'_>> = split.iter().map(|[start, end]| SpanScores { start, end }).collect();
+        answers(context.as_ref(), &windows[own], &spans, &options)
+    })
 }
 
 /// The best answers to one question, best first, from the windows of its context.

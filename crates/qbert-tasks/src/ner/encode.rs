@@ -9,8 +9,9 @@
 //! word in two windows belongs to the one in which it has more context on its poorer side (the earlier one if equal);
 //! only there does it have a label and a prediction. A single word longer than a window is cut to it.
 
-use crate::features::Encoded;
-use crate::{Error, NerSentence, Result, Tokenizer};
+use super::NerSentence;
+use crate::encoded::{Encoded, ids};
+use crate::{Error, Result, Tokenizer};
 
 /// One input sequence: a sentence, or a window of a long one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,7 +98,7 @@ fn word_pieces<S: AsRef<str>>(tokenizer: &Tokenizer, words: &[S], room: usize) -
     let mut all = Vec::with_capacity(words.len());
     let mut removed = 0;
     for word in words {
-        let mut ids = crate::features::ids(tokenizer, word.as_ref())?;
+        let mut ids = ids(tokenizer, word.as_ref())?;
         if ids.is_empty() {
             ids.push(tokenizer.special().unk);
         }

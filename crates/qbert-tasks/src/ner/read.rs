@@ -11,9 +11,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::lines::Lines;
-use super::{ReadOptions, fixed_labels, unknown_label};
-use crate::{Error, Labels, NerData, NerSentence, Result, TagScheme, Task};
+use super::{NerData, NerSentence, TagScheme};
+use crate::files::lines::Lines;
+use crate::files::{ReadOptions, fixed_labels, unknown_label};
+use crate::{Error, Labels, Result, Task};
 
 const DOCUMENT_START: &str = "-DOCSTART-";
 const LAYOUT: &str =

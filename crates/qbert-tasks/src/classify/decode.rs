@@ -1,9 +1,25 @@
-//! From a model's scores back to what a person asked for: tags and entities of words, answers in a text.
-//!
-//! Classification needs no decoding beyond the largest score, see [`best`].
+//! From a row of scores to a label. Named entities decode each word the same way.
 
-pub mod ner;
-pub mod qa;
+/// What a row of scores says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    /// The output with the largest score; 0 if there is none.
+    pub label: usize,
+    /// The probability of each output.
+    pub probabilities: Vec<f64>,
+}
+
+impl Choice {
+    /// The probability of the chosen label.
+    pub fn probability(&self) -> f64 {
+        self.probabilities.get(self.label).copied().unwrap_or(0.0)
+    }
+}
+
+/// Decodes the scores of one text, or of one token.
+pub fn decode(scores: &[f32]) -> Choice {
+    Choice { label: best(scores).unwrap_or(0), probabilities: softmax(scores) }
+}
 
 /// The index of the largest score, the first one if equal; NaN counts as smaller than everything. `None` if empty.
 pub fn best(scores: &[f32]) -> Option<usize> {

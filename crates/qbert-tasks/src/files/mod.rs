@@ -4,19 +4,16 @@
 //! and invalid UTF-8 are refused with their line. A file without a single example is an error, because nobody means
 //! it. Several files of one task are read one after the other; labels are found over all of them.
 
-pub(crate) mod classify;
-pub(crate) mod conll;
 pub(crate) mod csv_fields;
 pub(crate) mod delimited;
 pub(crate) mod jsonl;
 pub(crate) mod lines;
-pub(crate) mod squad;
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Dataset, Error, Kind, Labels, Result, Task};
+use crate::{Dataset, Error, Labels, Result, Task};
 
 /// Names of the columns (or JSON keys) of a user's file; a `None` is looked for among the usual names.
 ///
@@ -86,27 +83,23 @@ pub fn read<P: AsRef<Path>>(task: Task, paths: &[P], options: &ReadOptions) -> R
     if paths.is_empty() {
         return Err(Error::NoFiles);
     }
-    match task.kind() {
-        Kind::Classify | Kind::Pair => classify::read(task, &paths, options).map(Dataset::Classify),
-        Kind::Ner => conll::read(task, &paths, options).map(Dataset::Ner),
-        Kind::Qa => squad::read(&paths, options.require_labels).map(Dataset::Qa),
-    }
+    Dataset::read(task, &paths, options)
 }
 
 /// The labels to hold the data against, when they are not to be found in the data itself.
-fn fixed_labels(task: Task, options: &ReadOptions) -> Option<Labels> {
+pub(crate) fn fixed_labels(task: Task, options: &ReadOptions) -> Option<Labels> {
     match &options.labels {
         LabelSource::Given(labels) => Some(labels.clone()),
         LabelSource::TaskOrFound => task.default_labels(),
     }
 }
 
-fn unknown_label(path: &Path, line: usize, label: &str, labels: &Labels) -> Error {
+pub(crate) fn unknown_label(path: &Path, line: usize, label: &str, labels: &Labels) -> Error {
     Error::UnknownLabel {
         path: path.to_owned(),
         line,
         label: label.to_owned(),
         known: labels.names().to_vec(),
-        nearest: labels.nearest(label).map(str::to_owned),
+        nearest: labels.nearest(label),
     }
 }

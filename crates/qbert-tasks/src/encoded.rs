@@ -1,11 +1,7 @@
-//! From examples to token sequences: what goes into a model.
+//! A token sequence: what goes into a model.
 //!
-//! A sequence is as long as its text: nothing is ever padded, because the engine works on packed batches. Special
-//! tokens are put in here: `[CLS] a [SEP]` for one text, `[CLS] a [SEP] b [SEP]` for two, with segment 1 from `b` on.
-
-pub mod classify;
-pub mod ner;
-pub mod qa;
+//! A sequence is as long as its text; nothing is padded. Special tokens are added here: `[CLS] a [SEP]` for one text,
+//! `[CLS] a [SEP] b [SEP]` for two, with segment 1 starting at `b`.
 
 use serde::{Deserialize, Serialize};
 

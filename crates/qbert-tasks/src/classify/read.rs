@@ -6,11 +6,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::delimited::Table;
-use super::jsonl::{Objects, name_value, text_value};
-use super::{Format, ReadOptions, fixed_labels, unknown_label};
-use crate::suggest::nearest;
-use crate::{ClassifyData, ClassifyExample, Error, Kind, Labels, Result, Task};
+use qbert_quant::nearest;
+
+use super::{ClassifyData, ClassifyExample};
+use crate::files::delimited::Table;
+use crate::files::jsonl::{Objects, name_value, text_value};
+use crate::files::{Format, ReadOptions, fixed_labels, unknown_label};
+use crate::{Error, Kind, Labels, Result, Task};
 
 const TEXT_NAMES: &[&str] = &["text", "sentence", "sentence1", "premise", "question1"];
 const TEXT2_NAMES: &[&str] = &["text2", "text_b", "sentence2", "hypothesis", "question2"];
@@ -183,7 +185,7 @@ fn find_column(
             path: path.to_owned(),
             name: name.to_owned(),
             available: header.to_vec(),
-            nearest: nearest(name, header).map(str::to_owned),
+            nearest: nearest(name, header),
         }),
     }
 }

@@ -13,7 +13,9 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 
-use crate::QaExample;
+use super::{METRIC, QaData, QaExample};
+use crate::kinds::{Details, Evaluation};
+use crate::metrics::outcomes::{List, Outcomes, Overlap};
 
 /// How well questions were answered.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -28,8 +30,23 @@ pub struct SquadReport {
     pub unanswered: usize,
 }
 
-/// Scores predictions, given as a lookup from question id to answer text.
-pub fn score<'a>(examples: &[QaExample], prediction: impl Fn(&str) -> Option<&'a str>) -> SquadReport {
+/// Scores the answers to a data set's questions.
+pub(crate) fn score(data: &QaData, predictions: &[(String, f64)]) -> Evaluation {
+    let pairs = data.examples.iter().zip(predictions);
+    let bests: Vec<(bool, f64)> = pairs.map(|(example, (text, _))| best_of(example, text)).collect();
+    let overlaps = bests.iter().map(|(_, overlap)| Overlap(*overlap)).collect();
+    let report = report(bests.into_iter().map(Some));
+    Evaluation {
+        metric: METRIC,
+        value: report.f1,
+        examples: report.questions,
+        details: Details::Squad(report),
+        outcomes: Outcomes::Overlap(List(overlaps)),
+    }
+}
+
+/// Scores predictions given as a lookup from question id to answer text, as the official script takes them.
+pub fn report_by_id<'a>(examples: &[QaExample], prediction: impl Fn(&str) -> Option<&'a str>) -> SquadReport {
     report(examples.iter().map(|example| prediction(&example.id).map(|answer| best_of(example, answer))))
 }
 

@@ -4,8 +4,9 @@
 //! fast tokenizers: the longer text loses pieces until both are equally long, then both do, the second keeping the
 //! odd one. Equality with `transformers` is tested on generated pairs (`reference/metrics`).
 
-use crate::features::{Encoded, ids};
-use crate::{ClassifyExample, Error, Result, Tokenizer};
+use super::ClassifyExample;
+use crate::encoded::{Encoded, ids};
+use crate::{Error, Result, Tokenizer};
 
 /// An encoded example with its label.
 #[derive(Debug, Clone, PartialEq, Eq)]

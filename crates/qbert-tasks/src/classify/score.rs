@@ -3,7 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{NamedScores, Scores};
+use super::{ClassifyData, METRIC};
+use crate::kinds::{Details, Evaluation};
+use crate::metrics::outcomes::{List, Outcomes, Right};
+use crate::metrics::{NamedScores, Scores};
 use crate::{Error, Labels, Result};
 
 /// How well labels were predicted.
@@ -23,11 +26,27 @@ pub struct ClassificationReport {
     pub confusion: Vec<Vec<usize>>,
 }
 
+/// Scores the predicted labels of a data set.
+pub(crate) fn score(data: &ClassifyData, predictions: &[(usize, f64)], labels: &Labels) -> Result<Evaluation> {
+    let gold: Option<Vec<usize>> = data.examples.iter().map(|example| example.label).collect();
+    let gold = gold.ok_or(Error::NothingToScore { what: "labels" })?;
+    let found: Vec<usize> = predictions.iter().map(|(label, _)| *label).collect();
+    let right = gold.iter().zip(&found).map(|(gold, found)| Right(gold == found)).collect();
+    let report = report(&gold, &found, labels)?;
+    Ok(Evaluation {
+        metric: METRIC,
+        value: 100.0 * report.accuracy,
+        examples: report.examples,
+        details: Details::Classification(report),
+        outcomes: Outcomes::Right(List(right)),
+    })
+}
+
 /// Scores predicted label ids against the true ones.
 ///
 /// # Errors
 /// [`Error::Length`] for lists of different lengths, [`Error::LabelId`] for an id that is no label.
-pub fn score(gold: &[usize], predicted: &[usize], labels: &Labels) -> Result<ClassificationReport> {
+pub fn report(gold: &[usize], predicted: &[usize], labels: &Labels) -> Result<ClassificationReport> {
     if gold.len() != predicted.len() {
         let what = "predicted labels".to_owned();
         return Err(Error::Length { what, expected: gold.len(), found: predicted.len() });
@@ -74,9 +93,9 @@ mod tests {
     #[test]
     fn nothing_predicted_and_bad_ids() {
         let labels = Labels::new(["a", "b"]).unwrap();
-        let empty = score(&[], &[], &labels).unwrap();
+        let empty = report(&[], &[], &labels).unwrap();
         assert_eq!((empty.accuracy, empty.matthews, empty.examples), (0.0, 0.0, 0));
-        assert!(matches!(score(&[0], &[2], &labels), Err(Error::LabelId { id: 2, count: 2 })));
-        assert!(matches!(score(&[0], &[], &labels), Err(Error::Length { .. })));
+        assert!(matches!(report(&[0], &[2], &labels), Err(Error::LabelId { id: 2, count: 2 })));
+        assert!(matches!(report(&[0], &[], &labels), Err(Error::Length { .. })));
     }
 }

@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::jsonl::describe;
-use super::lines::whole_file;
-use crate::{Error, QaAnswer, QaData, QaExample, Result};
+use super::{QaAnswer, QaData, QaExample};
+use crate::files::jsonl::describe;
+use crate::files::lines::whole_file;
+use crate::{Error, Result};
 
 const LAYOUT: &str =
     "SQuAD's layout is data: [{paragraphs: [{context, qas: [{id, question, answers: [{text, answer_start}]}]}]}]";

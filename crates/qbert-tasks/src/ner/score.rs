@@ -10,9 +10,11 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::outcomes::EntityCounts;
-use super::{NamedScores, Scores};
-use crate::{Error, Result};
+use super::{METRIC, NerData};
+use crate::kinds::{Details, Evaluation};
+use crate::metrics::outcomes::{EntityCounts, List, Outcomes};
+use crate::metrics::{NamedScores, Scores};
+use crate::{Error, Labels, Result};
 
 /// An entity in a sequence of tags.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -50,11 +52,28 @@ pub fn spans<S: AsRef<str>>(tags: &[S]) -> Vec<EntitySpan> {
     reader.spans
 }
 
+/// Scores the predicted tags of a data set.
+pub(crate) fn score(data: &NerData, predictions: &[Vec<usize>], labels: &Labels) -> Result<Evaluation> {
+    let gold: Option<Vec<&Vec<usize>>> = data.sentences.iter().map(|sentence| sentence.tags.as_ref()).collect();
+    let gold = gold.ok_or(Error::NothingToScore { what: "tags" })?;
+    let gold: Vec<Vec<&str>> = gold.into_iter().map(|tags| labels.names_of(tags)).collect::<Result<_>>()?;
+    let found: Vec<Vec<&str>> = predictions.iter().map(|tags| labels.names_of(tags)).collect::<Result<_>>()?;
+    let counted = gold.iter().zip(&found).map(|(gold, found)| counts(gold, found)).collect();
+    let report = report(&gold, &found)?;
+    Ok(Evaluation {
+        metric: METRIC,
+        value: 100.0 * report.overall.f1,
+        examples: report.sentences,
+        details: Details::Entities(report),
+        outcomes: Outcomes::Entities(List(counted)),
+    })
+}
+
 /// Scores predicted tags against the true ones, sentence by sentence.
 ///
 /// # Errors
 /// [`Error::Length`] when the numbers of sentences, or of words in one of them, differ.
-pub fn score<G: AsRef<str>, P: AsRef<str>>(gold: &[Vec<G>], predicted: &[Vec<P>]) -> Result<EntityReport> {
+pub fn report<G: AsRef<str>, P: AsRef<str>>(gold: &[Vec<G>], predicted: &[Vec<P>]) -> Result<EntityReport> {
     if gold.len() != predicted.len() {
         let what = "predicted sentences".to_owned();
         return Err(Error::Length { what, expected: gold.len(), found: predicted.len() });
@@ -185,7 +204,6 @@ fn begins(previous: char, mark: char, type_changes: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::outcomes::{List, Outcomes};
     use super::*;
 
     fn read(tags: &str) -> String {
@@ -222,7 +240,7 @@ mod tests {
             let (gold, predicted) = (side(|word| word.0), side(|word| word.1));
             let counted = gold.iter().zip(&predicted).map(|(gold, predicted)| counts(gold, predicted)).collect();
             let value = Outcomes::Entities(List(counted)).value();
-            let f1 = 100.0 * score(&gold, &predicted).unwrap().overall.f1;
+            let f1 = 100.0 * report(&gold, &predicted).unwrap().overall.f1;
             proptest::prop_assert!((value - f1).abs() < 1e-9, "{} but {}", value, f1);
         }
     }
@@ -230,8 +248,8 @@ mod tests {
     #[test]
     fn lists_that_do_not_fit_are_refused() {
         let gold = vec![vec!["O", "O"]];
-        assert!(score(&gold, &Vec::<Vec<&str>>::new()).is_err());
-        let error = score(&gold, &[vec!["O"]]).unwrap_err();
+        assert!(report(&gold, &Vec::<Vec<&str>>::new()).is_err());
+        let error = report(&gold, &[vec!["O"]]).unwrap_err();
         assert_eq!(error.to_string(), "predicted tags of sentence 0: 1 where 2 were expected");
     }
 }

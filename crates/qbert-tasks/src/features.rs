@@ -1,0 +1,125 @@
+//! A data set encoded for a model: batches in, predictions and metrics out.
+
+use std::ops::Range;
+
+use crate::batch::Batch;
+use crate::encoded::Encoded;
+use crate::kinds::{Dataset, Encoding, Evaluation, Output, Predictions};
+use crate::{Error, Labels, Result, Tokenizer};
+
+/// A data set turned into sequences.
+#[derive(Debug)]
+pub struct Features {
+    dataset: Dataset,
+    sequences: Vec<Encoded>,
+    encoding: Encoding,
+}
+
+impl Features {
+    /// Encodes every example to sequences of at most `max_len` tokens.
+    ///
+    /// # Errors
+    /// [`Error::MaxLen`] when the length is too small for the kind of task.
+    pub fn new(dataset: Dataset, tokenizer: &Tokenizer, max_len: usize) -> Result<Self> {
+        let (sequences, encoding) = Encoding::new(&dataset, tokenizer, max_len)?;
+        Ok(Self { dataset, sequences, encoding })
+    }
+
+    /// The data set.
+    pub fn dataset(&self) -> &Dataset {
+        &self.dataset
+    }
+
+    /// Number of sequences; more than examples where long ones are windowed.
+    pub fn len(&self) -> usize {
+        self.sequences.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.sequences.is_empty()
+    }
+
+    /// Length of a sequence in tokens.
+    pub fn length(&self, index: usize) -> usize {
+        self.sequences[index].len()
+    }
+
+    /// What the head must compute for this data.
+    pub fn output(&self) -> Output {
+        self.dataset.output()
+    }
+
+    /// The metric in tables: `accuracy`, or `f1` for entities and answers.
+    pub fn metric(&self) -> &'static str {
+        self.dataset.metric()
+    }
+
+    /// Decodes a model's scores: for each sequence, in order, its rows of `outputs` scores (see [`Output::rows`]).
+    ///
+    /// # Errors
+    /// [`Error::Length`] when the scores do not fit the sequences.
+    pub fn predict(&self, scores: &[Vec<f32>], outputs: usize) -> Result<Predictions> {
+        if scores.len() != self.len() {
+            let what = "scored sequences".to_owned();
+            return Err(Error::Length { what, expected: self.len(), found: scores.len() });
+        }
+        self.encoding.predict(&self.dataset, scores, outputs)
+    }
+
+    /// Scores predictions against the labels of the data.
+    ///
+    /// # Errors
+    /// Data without labels, predictions for another kind of task.
+    pub fn score(&self, predictions: &Predictions, labels: &Labels) -> Result<Evaluation> {
+        predictions.score(&self.dataset, labels)
+    }
+
+    /// These sequences as a batch, with their targets where `targets` asks for them.
+    pub fn batch(&self, indices: &[usize], targets: bool) -> Result<Batch> {
+        let mut batch = Batch::new();
+        for &index in indices {
+            let sequence = &self.sequences[index];
+            batch.push(&sequence.input_ids, &sequence.segments);
+        }
+        if targets {
+            batch.targets = self.encoding.targets(indices)?;
+        }
+        Ok(batch)
+    }
+
+    /// The first batches of `size` sequences in the order of the data, without targets, `most` at the most.
+    pub fn first_batches(&self, size: usize, most: usize) -> impl Iterator<Item = Result<Batch>> {
+        let ranges = batch_ranges(self.len(), size).take(most);
+        ranges.map(|range| self.batch(&range.collect::<Vec<_>>(), false))
+    }
+
+    /// All indices in batches of roughly `tokens` tokens each: for evaluation, where the order does not matter.
+    pub fn evaluation_batches(&self, tokens: usize) -> Vec<Vec<usize>> {
+        self.batches_of((0..self.len()).collect(), tokens)
+    }
+
+    /// These indices in batches of roughly `tokens` tokens each, sequences of like length together.
+    pub fn batches_of(&self, mut order: Vec<usize>, tokens: usize) -> Vec<Vec<usize>> {
+        order.sort_by_key(|&index| (std::cmp::Reverse(self.length(index)), index));
+        let mut batches: Vec<Vec<usize>> = Vec::new();
+        let mut room = 0;
+        for index in order {
+            let length = self.length(index);
+            if batches.is_empty() || room < length {
+                batches.push(Vec::new());
+                room = tokens.max(length);
+            }
+            room -= length;
+            if let Some(batch) = batches.last_mut() {
+                batch.push(index);
+            }
+        }
+        batches
+    }
+}
+
+/// Cuts `count` items into batches of `size`, the last one possibly smaller.
+pub fn batch_ranges(count: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..count).step_by(size.max(1)).map(move |start| start..(start + size).min(count))
+}
