@@ -19,7 +19,7 @@ struct Report {
 }
 
 impl Report {
-    fn wants(&self, head: &str) -> bool {
+    fn includes(&self, head: &str) -> bool {
         self.filters.iter().all(|filter| head.contains(filter))
     }
 
@@ -41,7 +41,7 @@ impl Report {
             rate(median),
             seconds[0] * 1e6
         );
-        // A closed pipe is no error.
+        // A closed pipe is not an error.
         let _ = std::io::stdout().write_all(line.as_bytes());
     }
 }
@@ -104,7 +104,7 @@ fn linear_layers(report: &Report, compute: &Compute) {
                     let head = format!(
                         "{{\"operation\":\"linear\",\"tokens\":{tokens},\"inputs\":{inputs},\"neurons\":{neurons},\"output\":\"{output}\",\"bits\":{bits},\"kernels\":\"{kernels}\",\"threads\":{threads}"
                     );
-                    if !report.wants(&head) {
+                    if !report.includes(&head) {
                         continue;
                     }
                     let layer = Layer::new(compute.kernels(), bits, neurons, inputs);
@@ -136,7 +136,7 @@ fn attention(report: &Report, compute: &Compute) {
             let head = format!(
                 "{{\"operation\":\"attention\",\"tokens\":{length},\"heads\":{heads},\"head_size\":{size},\"kernels\":\"{kernels}\",\"threads\":{threads}"
             );
-            if !report.wants(&head) {
+            if !report.includes(&head) {
                 continue;
             }
             let width = heads * size;
@@ -227,7 +227,7 @@ fn encoders(report: &Report, compute: &Compute) {
                 let head = format!(
                     "{{\"operation\":\"encoder\",\"model\":\"{model}\",\"work\":\"{work}\",\"bits\":{bits},\"kernels\":\"{kernels}\",\"threads\":{threads}"
                 );
-                if !report.wants(&head) {
+                if !report.includes(&head) {
                     continue;
                 }
                 let layer = |neurons, inputs| Layer::new(compute.kernels(), bits, neurons, inputs);

@@ -1,9 +1,8 @@
 //! How fast the kernels are: one JSON line per kernel, shape, instruction set and thread count.
 //!
-//! `cargo run --release -p qbert-kernels --example kernel_speed -- [FILTER…]` runs what contains
-//! every FILTER in its line (`gemm_nt`, `avx512`, `"threads":1`…). `best` and `median` are over
-//! repeated runs; `unit` says of what. `gemm-crate` is the `gemm` crate on the same product, one
-//! sequential call per 128 rows, for comparison.
+//! `cargo run --release -p qbert-kernels --example kernel_speed -- [FILTER…]` runs everything whose line contains every
+//! FILTER (`gemm_nt`, `avx512`, `"threads":1`…). `best` and `median` are over repeated runs, in the given `unit`.
+//! `gemm-crate` is the `gemm` crate on the same product, one sequential call per 128 rows, for comparison.
 
 use std::io::Write;
 use std::time::Instant;
@@ -19,7 +18,14 @@ struct Report {
     filters: Vec<String>,
 }
 
-/// What one run of a kernel amounts to.
+/// What runs the kernel.
+#[derive(Clone, Copy)]
+struct Runner<'a> {
+    kernels: &'a str,
+    threads: usize,
+}
+
+/// How much one run of a kernel does.
 #[derive(Clone, Copy)]
 enum Work {
     Flops(usize),
@@ -28,17 +34,12 @@ enum Work {
 
 impl Report {
     fn measure(&self, kernel: &str, shape: &str, compute: &Compute, work: Work, run: impl FnMut()) {
-        self.measure_as(kernel, shape, (compute.kernels().name(), compute.threads().count()), work, run);
+        let runner = Runner { kernels: compute.kernels().name(), threads: compute.threads().count() };
+        self.measure_as(kernel, shape, runner, work, run);
     }
 
-    fn measure_as(
-        &self,
-        kernel: &str,
-        shape: &str,
-        (kernels, threads): (&str, usize),
-        work: Work,
-        mut run: impl FnMut(),
-    ) {
+    fn measure_as(&self, kernel: &str, shape: &str, runner: Runner<'_>, work: Work, mut run: impl FnMut()) {
+        let Runner { kernels, threads } = runner;
         let head =
             format!("{{\"kernel\":\"{kernel}\",\"shape\":\"{shape}\",\"kernels\":\"{kernels}\",\"threads\":{threads}");
         if !self.filters.iter().all(|filter| head.contains(filter)) {
@@ -64,7 +65,7 @@ impl Report {
             rate(seconds[REPEATS / 2]),
             seconds[REPEATS / 2] * 1e6,
         );
-        // A closed pipe is no error.
+        // A closed pipe is not an error.
         let _ = std::io::stdout().write_all(line.as_bytes());
     }
 }
@@ -115,8 +116,8 @@ fn gemm_crate(report: &Report, threads: &Threads) {
             let (x, w, d_y) = (noise(tokens * input, 1), noise(output * input, 2), noise(tokens * output, 3));
             let (mut y, mut d_x) = (vec![0.0; tokens * output], vec![0.0; tokens * input]);
             let mut d_w = vec![0.0; output * input];
-            let label = ("gemm-crate", threads.count());
-            report.measure_as("gemm_nt", &shape, label, work, || {
+            let runner = Runner { kernels: "gemm-crate", threads: threads.count() };
+            report.measure_as("gemm_nt", &shape, runner, work, || {
                 threads.for_each_chunk([&mut y], [ROWS * output], |chunk, [y]| {
                     let (m, n, k) = (y.len() / output, output, input);
                     // SAFETY: all three are dense row-major matrices of the shapes given.
@@ -145,7 +146,7 @@ fn gemm_crate(report: &Report, threads: &Threads) {
                     }
                 });
             });
-            report.measure_as("gemm_nn", &shape, label, work, || {
+            report.measure_as("gemm_nn", &shape, runner, work, || {
                 threads.for_each_chunk([&mut d_x], [ROWS * input], |chunk, [d_x]| {
                     let (m, n, k) = (d_x.len() / input, input, output);
                     // SAFETY: all three are dense row-major matrices of the shapes given.
@@ -174,7 +175,7 @@ fn gemm_crate(report: &Report, threads: &Threads) {
                     }
                 });
             });
-            report.measure_as("gemm_tn", &shape, label, work, || {
+            report.measure_as("gemm_tn", &shape, runner, work, || {
                 threads.for_each_chunk([&mut d_w], [ROWS * input], |chunk, [d_w]| {
                     let (m, n, k) = (d_w.len() / input, input, tokens);
                     // SAFETY: all three are dense row-major matrices of the shapes given.

@@ -1,9 +1,8 @@
-//! [`Compute`]: an instruction set, threads and scratch memory together, and every whole-matrix
-//! operation over all threads.
+//! [`Compute`]: kernels, threads and scratch memory together, with every whole-matrix operation over all threads.
 //!
-//! Work is cut into tasks by shape alone (constants below), so results are the same bytes for any
-//! number of threads. Code that brings its own parallel region (attention: one task per sequence)
-//! uses [`Compute::threads`] and, inside the region, the kernels of [`Compute::kernels`].
+//! Work is cut into tasks by shape alone (constants below), so results are the same bytes for any number of threads. Code
+//! with a parallel loop of its own (attention: one task per sequence) uses [`Compute::threads`] and, inside the loop, the
+//! kernels of [`Compute::kernels`].
 
 use std::sync::Arc;
 
@@ -22,7 +21,7 @@ pub const CHUNK: usize = 16 * SUM_BLOCK;
 /// Rows per task of LayerNorm. Gradients of γ and β are summed within a task, then over tasks.
 pub const ROW_CHUNK: usize = 64;
 
-/// What the engine computes with. Cheap to clone; clones share threads and scratch memory.
+/// Kernels, threads and scratch memory. Cheap to clone; clones share threads and memory.
 #[derive(Clone, Debug)]
 pub struct Compute {
     kernels: Kernels,
@@ -31,12 +30,12 @@ pub struct Compute {
 }
 
 impl Compute {
-    /// These kernels on these threads.
+    /// Combines kernels and threads.
     pub fn new(kernels: Kernels, threads: Threads) -> Self {
         Self { kernels, threads, scratch: Arc::default() }
     }
 
-    /// The instruction set of [`Kernels::detect`] on `threads` threads.
+    /// The kernels of [`Kernels::detect`] on `threads` threads.
     ///
     /// # Errors
     /// As [`Kernels::detect`] and [`Threads::new`].
@@ -44,17 +43,17 @@ impl Compute {
         Ok(Self::new(Kernels::detect()?, Threads::new(threads)?))
     }
 
-    /// The instruction set, for single-threaded calls.
+    /// The kernels, for single-threaded calls.
     pub fn kernels(&self) -> Kernels {
         self.kernels
     }
 
-    /// The threads, for parallel regions of the caller's own.
+    /// The threads, for the caller's own parallel loops.
     pub fn threads(&self) -> &Threads {
         &self.threads
     }
 
-    /// Scratch memory of arbitrary content.
+    /// Scratch memory with arbitrary content.
     pub(crate) fn scratch(&self, bytes: usize) -> Scratch<'_> {
         self.scratch.take(bytes)
     }

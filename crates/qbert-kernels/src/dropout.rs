@@ -1,7 +1,6 @@
-//! Dropout whose mask is never stored: a counter-based generator (Philox 4×32, ten rounds; Salmon
-//! et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) gives every element its own
-//! random number, so forward and backward pass, any thread and any instruction set draw the same
-//! mask from the same key.
+//! Dropout without a stored mask: a counter-based generator (Philox 4×32, ten rounds; Salmon et al., "Parallel random
+//! numbers: as easy as 1, 2, 3", SC 2011) gives every element its own random number, so the forward and the backward
+//! pass, every thread and every instruction set draw the same mask from the same key.
 //!
 //! Counter words: block, site, low and high half of the step; key words: the two halves of the
 //! seed. One evaluation gives four numbers; element `e` takes word `(e % 64) / 16` of block
@@ -137,7 +136,7 @@ impl Kernels {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::Portable;
+    use crate::simd::portable::Portable;
 
     /// The generator's authors publish this result for counter 0, key 0 (and the others below).
     #[test]

@@ -27,8 +27,8 @@ pub enum KernelError {
         /// The names this CPU supports.
         supported: Vec<&'static str>,
     },
-    /// Zero, or more threads than can be sensible.
-    #[error("cannot work with {count} threads (1 to {max} are possible)")]
+    /// Zero threads, or more than make sense.
+    #[error("cannot run on {count} threads; the limits are 1 and {max}")]
     ThreadCount {
         /// The count asked for.
         count: usize,

@@ -1,13 +1,13 @@
-//! The only SIMD and unsafe code: f32 GEMM, vector math and integer kernels, each with a portable
-//! reference.
+//! All SIMD and `unsafe` code of the workspace: f32 matrix products, vector math and integer kernels, each with a portable
+//! reference; also threads and memory-mapped files.
 //!
-//! Three types carry everything:
+//! Three types give access to everything:
 //!
-//! - [`Kernels`]: an instruction set this CPU has (`avx512`, `avx2` or `portable`), `Copy`. Its
-//!   methods run on the calling thread, on slices and [`MatRef`]/[`MatMut`] views.
-//! - [`Threads`]: how many threads, and loops over tasks that give the same bytes for any number.
-//! - [`Compute`]: both together plus scratch memory. Its methods are the same operations on whole
-//!   matrices over all threads.
+//! - [`Kernels`]: an instruction set that this CPU has, with an integer multiplier; `Copy`. Its methods run on the
+//!   calling thread, on slices and [`MatRef`]/[`MatMut`] views.
+//! - [`Threads`]: a number of threads, and parallel loops that give the same bytes for any number of them.
+//! - [`Compute`]: both together, with scratch memory. Its methods are the same operations on whole matrices over all
+//!   threads.
 //!
 //! | operation | `Kernels` | `Compute` |
 //! |---|---|---|
@@ -18,9 +18,9 @@
 //! | AdamW | [`adamw`](Kernels::adamw) | the same |
 //! | dropout without a mask | [`dropout`](Kernels::dropout) with [`DropoutKey`] | the same |
 //! | sums | [`dot`](Kernels::dot), `sum_of_squares`, `sum`, `add_column_sums` | `dot`, `sum_of_squares`, `add_column_sums` |
-//! | small ones | `add_scaled`, `scale`, `add`, `add_product`, `tanh`, `tanh_backward` | `add_scaled`, `scale` |
+//! | elementwise | `add_scaled`, `scale`, `add`, `add_product`, `tanh`, `tanh_backward` | `add_scaled`, `scale` |
 //!
-//! Inference on integer codes is a module of its own, [`int`].
+//! Integer inference is in its own module, [`int`].
 //!
 //! A linear layer, forward and backward, and an attention-like loop over sequences:
 //!
@@ -53,16 +53,23 @@
 //! # Ok::<(), qbert_kernels::KernelError>(())
 //! ```
 //!
-//! **Determinism.** Work is split by shape, never by thread count, and every reduction has a stated
-//! order: one instruction set gives the same bytes with any number of threads. Different
-//! instruction sets may differ in the last bits of floats; dropout masks never differ.
+//! **Determinism.** Work is split by shape, never by thread count, and every reduction has a documented order: one
+//! instruction set gives the same bytes with any number of threads. Different instruction sets may differ in the last
+//! bits of floats; dropout masks and integer sums never differ.
 //!
-//! **Choice of instruction set.** At run time, the best the CPU has; the environment variable
-//! [`KERNELS_VARIABLE`] (`QBERT_KERNELS=portable|avx2|avx512`) forces another for tests and
-//! comparisons. A set the CPU lacks is an error, never an illegal instruction.
+//! **Choice of kernels.** The best that the CPU supports, detected at run time. The environment variable
+//! [`KERNELS_VARIABLE`] selects others for tests and comparisons: `QBERT_KERNELS=avx2`, or `avx2+portable` to choose the
+//! integer multiplier as well. Kernels that the CPU lacks are an error, never an illegal instruction.
 //!
-//! **Misuse.** Shapes that do not fit together are programming errors: functions panic and name the
-//! shapes. Numbers are never checked: NaN and infinity go through as each function documents.
+//! **Adding an instruction set.** Write a file in `src/simd` with a type that implements the `Simd` trait and list it in
+//! `src/simd/mod.rs`; for an integer kernel, a type that implements `Multiply`, listed in `src/int/multiplier/mod.rs`.
+//! Dispatch, lookup by name and the tests follow the lists; `tests/dispatch.rs` states which names each CPU must have.
+//!
+//! **`unsafe`.** A kernel that holds addresses is made by an `unsafe` constructor that states what it needs; all others
+//! take slices. Running a kernel is safe.
+//!
+//! **Misuse.** Shapes that do not match are programming errors: functions panic and name the shapes. Values are never
+//! checked: NaN and infinity propagate as each function documents.
 
 mod adamw;
 mod compute;

@@ -1,11 +1,11 @@
 //! The helper threads behind [`crate::Threads`]: one parallel loop at a time, started within a microsecond.
 //!
-//! A forward pass of a small model is dozens of loops of some ten microseconds each, so what counts is how fast a loop
-//! starts and ends. Helpers that finished a loop watch for the next one for a short while before they sleep; starting a
-//! loop is then one store, ending it one load, and neither takes memory. A loop that begins while another is running
-//! (from inside a task, or from another thread that shares the pool) simply runs on its own thread alone.
+//! A forward pass of a small model is dozens of loops of about ten microseconds each, so loops must start and end fast.
+//! Helpers that have finished a loop spin for a short while before they sleep; starting the next loop is then one store,
+//! ending it one load, and neither allocates. A loop that begins while another is running (inside a task, or on another
+//! thread that shares the pool) runs on its calling thread alone.
 //!
-//! Not for blocking tasks, and not a queue: there is never more than one loop to help with.
+//! Not for blocking tasks, and not a queue: there is never more than one loop at a time.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// How long a helper watches for the next loop before it sleeps.
+/// How long a helper waits for the next loop before it sleeps.
 const LINGER: Duration = Duration::from_micros(200);
-/// How often it looks between two looks at the clock. From the second on it also offers its core to others.
+/// How often it checks for a loop between two looks at the clock. After the first round it also yields its core.
 const LOOKS: usize = 200;
 
 /// A parallel loop: tasks `0..tasks` of a closure that lives until the loop has ended.
@@ -90,7 +90,7 @@ impl Pool {
             (0..tasks).for_each(task);
             return;
         }
-        // SAFETY: this thread owns the pool, the epoch is even and nobody is inside. The closure outlives the loop,
+        // SAFETY: this thread owns the pool, the epoch is even and no helper is inside. The closure outlives the loop,
         // because `Open` waits for every helper, also when a task panics.
         unsafe {
             let task = std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync)>(task);
@@ -110,7 +110,7 @@ fn wake(thread: &Thread) {
     thread.unpark();
 }
 
-/// An open loop. Closing it waits for the helpers inside, frees the pool and passes on a helper's panic.
+/// An open loop. Dropping it waits for the helpers inside, releases the pool and propagates a helper's panic.
 struct Open<'a>(&'a Shared);
 
 impl Drop for Open<'_> {
@@ -142,13 +142,13 @@ impl Shared {
         }
     }
 
-    /// A helper's life.
+    /// What a helper thread runs.
     fn help(&self, index: usize) {
         let mut seen = 0;
         while let Some(epoch) = self.wait(index, seen) {
             seen = epoch;
             self.inside.fetch_add(1, SeqCst);
-            // Entered first, looked second: either this sees that the loop was closed, or its owner sees us inside.
+            // Enter first, check second: either this sees that the loop was closed, or its owner sees us inside.
             if self.epoch.load(SeqCst) == epoch {
                 // SAFETY: the loop is open and we are inside: the job stays until we leave.
                 let job = unsafe { *self.job.get() };
@@ -186,7 +186,7 @@ impl Shared {
                 continue;
             }
             self.asleep[index].store(true, SeqCst);
-            // Marked first, looked second: whoever opens a loop after this look sees the mark and wakes us.
+            // Mark first, check second: a thread that opens a loop after this check sees the mark and wakes us.
             while open().is_none() && !self.over.load(SeqCst) {
                 std::thread::park();
             }
@@ -203,7 +203,7 @@ impl Drop for Pool {
             wake(helper.thread());
             // A helper whose task held the last handle cannot wait for itself.
             if helper.thread().id() != std::thread::current().id() {
-                // A helper catches every panic of a task; there is nothing to pass on.
+                // A helper catches every panic of a task, so there is nothing to propagate.
                 let _ = helper.join();
             }
         }

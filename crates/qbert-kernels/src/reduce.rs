@@ -1,4 +1,4 @@
-//! Sums with a fixed order: dot products, norms for clipping, column sums for bias gradients.
+//! Sums in a fixed order: dot products, norms for clipping, column sums for bias gradients.
 //!
 //! Long sums are made of blocks of [`SUM_BLOCK`] elements. Within a block the order is that of
 //! `simd::loops::sums` in f32; the blocks' sums are added in f64, first to last. So the result
@@ -67,7 +67,7 @@ impl<T: Terms<IN, 1>, const IN: usize> Kernel for BlockSums<'_, T, IN> {
 
 /// Columns of one column-sum task: four AVX-512 vectors, a quarter of a kilobyte per row.
 pub(crate) const COLUMN_BLOCK: usize = 64;
-/// Rows are dealt to this many partial sums in turn.
+/// Rows are added to this many partial sums in turn.
 const ROW_PHASES: usize = 4;
 
 struct ColumnSums<'a> {
@@ -121,8 +121,8 @@ impl Kernels {
         self.run(BlockSums { terms: Elements, inputs: [a] })
     }
 
-    /// `out[j] += Σ_i matrix[i][j]`: rows are dealt to four partial sums in turn, which are added
-    /// as (0+1)+(2+3) and then to `out`.
+    /// `out[j] += Σ_i matrix[i][j]`: rows are added to four partial sums in turn, which are added as (0+1)+(2+3) and then
+    /// to `out`.
     ///
     /// # Panics
     /// When `out` does not have one element per column.

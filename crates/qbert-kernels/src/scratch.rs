@@ -1,8 +1,8 @@
 //! Scratch memory for packed matrices: aligned, reused, on huge pages where the system has them.
 //!
-//! A packed matrix is swept once per dozen rows of the other one. On 4 KiB pages its lines collide in the second-level
-//! cache at random (physical addresses decide) and the sweep misses the address translation cache; on huge pages neither
-//! happens. Not for memory that outlives one operation.
+//! A packed matrix is read from end to end once per dozen rows of the other one. On 4 KiB pages its lines collide in the
+//! second-level cache at random (depending on physical addresses) and the reads miss the address translation cache; on
+//! huge pages neither happens. Not for memory that outlives one operation.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,7 +1,7 @@
 //! A matrix that several tasks write at once, each its own part.
 //!
-//! Made from a mutable slice, so nothing else touches the memory meanwhile; the tasks' promise not to touch each other's
-//! parts is the only `unsafe` left, and it stands at the access. Where tasks take whole rows, prefer
+//! It borrows a mutable slice, so nothing else uses the memory at the same time. What remains is the tasks' promise not to
+//! use each other's parts; it is made where the elements are accessed. Where tasks take whole rows of a slice, use
 //! [`crate::Threads::for_each_chunk`], which needs no promise.
 
 use std::marker::PhantomData;
@@ -58,14 +58,14 @@ impl<'a, T> SharedMatrix<'a, T> {
     /// Some rows, from the beginning of the first to the end of the last one's `width`.
     ///
     /// # Safety
-    /// Nobody else may use these rows while the slice lives.
+    /// Nothing else may use these rows while the slice lives.
     ///
     /// # Panics
     /// When there are no such rows.
     pub(crate) unsafe fn rows_mut(&self, rows: Range<usize>) -> &'a mut [T] {
         assert!(rows.start <= rows.end && rows.end <= self.rows, "rows {rows:?} of {}", self.rows);
         let length = if rows.is_empty() { 0 } else { (rows.len() - 1) * self.stride + self.width };
-        // SAFETY: inside the slice this was made from; the caller promises that nobody else uses these rows.
+        // SAFETY: inside the slice this was made from; the caller promises that nothing else uses these rows.
         unsafe { std::slice::from_raw_parts_mut(self.address(rows.start, 0), length) }
     }
 

@@ -1,7 +1,7 @@
 //! Softmax over rows, its backward pass and that pass's tangent, and log-sum-exp.
 //!
-//! Rows may hold -∞ (probability 0) beside at least one finite number; a row of nothing but -∞, or
-//! with +∞ or NaN, gives NaN. Accuracy against f64 (tested): with `z = scale · (max - x)`,
+//! Rows may hold -∞ (probability 0) beside at least one finite number; a row that is all -∞, or
+//! contains +∞ or NaN, gives NaN. Accuracy against f64 (tested): with `z = scale · (max - x)`,
 //! probabilities within `4e-7 + 1.3e-7·z` relative (the exponent's own rounding grows with z); below
 //! 1e-38 they are 0. Softmax adds up vector after vector, then the lanes by a tree; the other sums go
 //! in the order of `simd::loops::sums`.
@@ -277,14 +277,14 @@ impl Kernel for LogSumExp<'_> {
 
 /// Panics unless `length` is whole rows of `cols`.
 fn check_rows(length: usize, cols: usize) {
-    assert!(length == 0 || (cols > 0 && length.is_multiple_of(cols)), "{length} elements are no whole rows of {cols}");
+    assert!(length == 0 || (cols > 0 && length.is_multiple_of(cols)), "{length} elements are not whole rows of {cols}");
 }
 
 impl Kernels {
     /// Every row of `cols` elements becomes `softmax(scale · row)`, in place.
     ///
     /// # Panics
-    /// When `rows` is no whole number of rows, or `scale` is not positive and finite.
+    /// When `rows` is not a whole number of rows, or `scale` is not positive and finite.
     pub fn softmax(self, rows: &mut [f32], cols: usize, scale: f32) {
         check_rows(rows.len(), cols);
         assert!(scale > 0.0 && scale.is_finite(), "softmax scale {scale} is not positive");
@@ -298,7 +298,7 @@ impl Kernels {
     /// tangent of the scores as `d_p`.
     ///
     /// # Panics
-    /// When the lengths differ or are no whole rows.
+    /// When the lengths differ or are not whole rows.
     pub fn softmax_backward(self, p: &[f32], d_p: &mut [f32], cols: usize, scale: f32) {
         check_rows(p.len(), cols);
         assert!(p.len() == d_p.len(), "{} probabilities, {} gradients", p.len(), d_p.len());
@@ -310,7 +310,7 @@ impl Kernels {
     /// The tangent of [`Kernels::softmax_backward`], in place of `d_p_tangent`.
     ///
     /// # Panics
-    /// When the lengths differ or are no whole rows.
+    /// When the lengths differ or are not whole rows.
     pub fn softmax_backward_tangent(self, data: SoftmaxTangent<'_>, cols: usize, scale: f32) {
         check_rows(data.p.len(), cols);
         let lengths = [data.p.len(), data.p_tangent.len(), data.d_p.len(), data.d_p_tangent.len()];

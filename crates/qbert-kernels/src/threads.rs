@@ -1,19 +1,17 @@
-//! Threads: how many the caller wants, and loops over tasks that give the same result for any
-//! number of them.
+//! A number of threads, and loops over tasks that give the same result for any number of them.
 //!
-//! Tasks are claimed from a counter, so who runs a task is random, but what a task is never is:
-//! the split into tasks comes from the data's shape alone. A task that only writes its own output
-//! therefore gives the same bytes with 1, 2 or 64 threads. Reductions write one partial result per
-//! task (see [`Threads::map`]) and the caller adds them in task order.
+//! Tasks are claimed from a counter, so which thread runs a task varies, but the split into tasks depends on the shape of
+//! the data alone. A task that only writes its own output therefore gives the same bytes with 1, 2 or 64 threads.
+//! Reductions write one partial result per task (see [`Threads::map`]), and the caller adds them in task order.
 //!
-//! Not for blocking work: a task that waits holds its core.
+//! Not for blocking work: a task that waits occupies its core.
 
 use std::sync::Arc;
 
 use crate::error::KernelError;
 use crate::pool::Pool;
 
-/// More threads than this are refused as a typing error.
+/// More threads than this are rejected as a probable typing error.
 pub const MAX_THREADS: usize = 1024;
 
 /// A number of threads to work with. Cheap to clone; clones share the threads.
@@ -57,9 +55,9 @@ impl Threads {
 
     /// Runs `task(0)` … `task(tasks - 1)`, each exactly once, in any order, and waits for all.
     ///
-    /// May be called from inside a task, and by several threads at once: a loop that begins while another one of these
-    /// threads is running has its calling thread to itself. A panic in a task is passed on after the others ended. Takes
-    /// no memory.
+    /// May be called from inside a task, and by several threads at once: a loop that begins while another loop uses these
+    /// threads runs on the calling thread alone. A panic in a task is propagated after the other tasks have ended. Does
+    /// not allocate.
     pub fn for_each<F: Fn(usize) + Sync>(&self, tasks: usize, task: F) {
         match self.helpers.as_ref().filter(|_| tasks > 1) {
             Some(pool) => pool.run(tasks, &task),
@@ -67,8 +65,8 @@ impl Threads {
         }
     }
 
-    /// Runs `task(index, item)` for every item. The way to give each task several differently
-    /// shaped parts of the data: put the parts into a struct per task.
+    /// Runs `task(index, item)` for every item. To give each task several parts of the data with different shapes, put the
+    /// parts into one struct per task.
     pub fn for_each_item<T: Send, F: Fn(usize, &mut T) + Sync>(&self, items: &mut [T], task: F) {
         let base = Shared(items.as_mut_ptr());
         self.for_each(items.len(), |index| {
@@ -112,7 +110,7 @@ impl Threads {
         });
     }
 
-    /// `[task(0), …, task(tasks - 1)]`: for reductions, whose parts the caller then joins in order.
+    /// `[task(0), …, task(tasks - 1)]`: for reductions, whose parts the caller then combines in order.
     pub fn map<T: Send + Default + Clone, F: Fn(usize) -> T + Sync>(&self, tasks: usize, task: F) -> Vec<T> {
         let mut results = vec![T::default(); tasks];
         self.for_each_item(&mut results, |index, result| *result = task(index));
@@ -130,6 +128,6 @@ impl<T> Shared<T> {
     }
 }
 
-// SAFETY: only the pointer is shared; whoever dereferences it must make sure that no two tasks
-// touch the same element, and `T: Send` lets another thread use the element itself.
+// SAFETY: only the pointer is shared. The loops above make sure that no two tasks use the same element, and `T: Send`
+// lets another thread use the element.
 unsafe impl<T: Send> Sync for Shared<T> {}

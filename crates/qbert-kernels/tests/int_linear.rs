@@ -16,6 +16,9 @@ fn random_codes(length: usize, seed: u32, levels: u32) -> Vec<u8> {
     noise(length, seed, 1.0).iter().map(|value| ((value + 1.0) * 4e6) as u32 % levels).map(|code| code as u8).collect()
 }
 
+/// Tokens, inputs and neurons.
+type Shape = (usize, usize, usize);
+
 /// A layer with everything that goes into it.
 struct Case {
     bits: u8,
@@ -28,17 +31,18 @@ struct Case {
 }
 
 impl Case {
-    fn random(bits: u8, (tokens, inputs, neurons): (usize, usize, usize), zero_point: u8) -> Self {
+    fn random(bits: u8, shape: Shape, zero_point: u8) -> Self {
+        let (tokens, inputs, neurons) = shape;
         let weights = random_codes(neurons * inputs, 1 + u32::from(bits), 1 << bits);
         let codes = random_codes(tokens * inputs, 77, 256);
         Self { bits, tokens, inputs, neurons, weights, codes, quantizer: Quantizer::new(0.037, zero_point) }
     }
 
-    fn filled(bits: u8, shape: (usize, usize, usize), (weight, code, zero_point): (u8, u8, u8)) -> Self {
-        let mut case = Self::random(bits, shape, zero_point);
-        case.weights.fill(weight);
-        case.codes.fill(code);
-        case
+    /// The same with one weight code and one activation code everywhere.
+    fn filled_with(mut self, weight: u8, code: u8) -> Self {
+        self.weights.fill(weight);
+        self.codes.fill(code);
+        self
     }
 
     /// `Σ (A - z)·W` in i64.
@@ -101,8 +105,8 @@ impl Case {
     }
 }
 
-/// Shapes round every edge: cells of 4 and blocks of 32 inputs, tiles of 16 and panels of 32 neurons, every tile height.
-const SHAPES: [(usize, usize, usize); 15] = [
+/// Shapes around every edge: cells of 4 and blocks of 32 inputs, tiles of 16 and panels of 32 neurons, every tile height.
+const SHAPES: [Shape; 15] = [
     (0, 32, 16),
     (1, 1, 1),
     (1, 384, 384),
@@ -147,12 +151,12 @@ fn sums_are_exact_at_extreme_codes() {
             for (weight, code, zero_point) in [(top, 255, 0), (top, 0, 255), (top, 255, 255), (0, 255, 0), (top, 0, 0)]
             {
                 for shape in [(1, 4096, 16), (3, 129, 18), (13, 1536, 32)] {
-                    Case::filled(bits, shape, (weight, code, zero_point)).check_sums(&compute);
+                    Case::random(bits, shape, zero_point).filled_with(weight, code).check_sums(&compute);
                 }
             }
         }
         for (code, zero_point) in [(255, 0), (0, 255)] {
-            Case::filled(8, (2, MOST_INPUTS, 17), (255, code, zero_point)).check_sums(&compute);
+            Case::random(8, (2, MOST_INPUTS, 17), zero_point).filled_with(255, code).check_sums(&compute);
         }
     });
 }

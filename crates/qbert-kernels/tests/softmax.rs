@@ -138,7 +138,7 @@ fn log_sum_exp_agrees_with_f64() {
 }
 
 #[test]
-#[should_panic(expected = "10 elements are no whole rows of 4")]
+#[should_panic(expected = "10 elements are not whole rows of 4")]
 fn broken_rows_are_refused() {
     qbert_kernels::Kernels::best().softmax(&mut [0.0; 10], 4, 1.0);
 }

@@ -14,7 +14,7 @@ use super::product::{Operand, Product};
 use super::tile::{PackedBy, Tile, any_tile, whole_tile};
 use crate::simd::{Kernel, MAX_LANES, MAX_TILE_ROWS, Simd};
 
-/// Columns of B that are worked on together: `BLOCK_DEPTH` times this fits the second-level cache. A multiple of every
+/// Columns of B that are processed together: `BLOCK_DEPTH` times this fits the second-level cache. A multiple of every
 /// panel.
 pub(super) const BLOCK_COLUMNS: usize = 384;
 const _: () = assert!(BLOCK_COLUMNS.is_multiple_of(2 * MAX_LANES));
@@ -169,7 +169,7 @@ impl<'a> LargeProduct<'a> {
     /// The block of C at these rows and columns; the columns start at a multiple of the panel width.
     ///
     /// # Safety
-    /// Nobody else may use this block of C until the kernel has run.
+    /// No other thread may use this block of C until the kernel has run.
     ///
     /// # Panics
     /// When C has no such block.
@@ -289,7 +289,7 @@ impl LargeProduct<'_> {
         }
     }
 
-    /// Packs one group of A's rows, or several where A is walked by depth. The target has room for [`DEPTH_GROUPS`].
+    /// Packs one group of A's rows, or several where A is read by depth. The target has room for [`DEPTH_GROUPS`].
     #[inline(always)]
     fn pack_a<S: Simd>(&self, simd: S, rows: Range<usize>, depths: Range<usize>, address: *mut f32) -> PartTarget {
         let (a, target) = (self.product.a(), PartTarget { address, step: GROUP_ROOM });
@@ -347,8 +347,8 @@ struct Upcoming<'a> {
 }
 
 impl Upcoming<'_> {
-    /// Asks for part `part` of `parts` of these rows: spread over the tiles before them, so that
-    /// packing does not wait for memory and memory does not wait for arithmetic.
+    /// Prefetches part `part` of `parts` of these rows: spread over the tiles before them, so that packing does not wait
+    /// for memory and memory does not wait for arithmetic.
     #[inline(always)]
     fn prefetch<S: Simd>(&self, simd: S, part: usize, parts: usize) {
         const LINE: usize = 16;

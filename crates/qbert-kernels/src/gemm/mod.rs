@@ -6,13 +6,12 @@
 //! | `nn` | `A · B` | input gradient: dY · W | `[m,k] · [k,n]` |
 //! | `tn` | `Aᵀ · B` | weight gradient: dYᵀ · X | `[k,m]ᵀ · [k,n]` |
 //!
-//! [`Kernels`] has them for small products on the calling thread (attention, inside a parallel
-//! region), [`Compute`] for large ones over all threads. Shapes that do not fit are programming
-//! errors: the functions panic and name both shapes.
+//! [`Kernels`] has them for small products on the calling thread (attention, inside a parallel loop), [`Compute`] for
+//! large ones over all threads. Shapes that do not match are programming errors: the functions panic and name the shapes.
 //!
-//! Order of summation: k ascending in blocks of 256, one accumulator per element within a block,
-//! blocks added to C in order. It depends on nothing else, so neither tiling nor threads change a
-//! bit. NaN and infinity go through; with [`Start::ZERO`] old content of C is never read.
+//! Order of summation: k ascending in blocks of 256, one accumulator per element within a block, blocks added to C in
+//! order. It depends on nothing else, so neither tiling nor threads change a bit. NaN and infinity propagate; with
+//! [`Start::ZERO`] the old content of C is never read.
 
 mod driver;
 mod pack;
@@ -72,7 +71,7 @@ impl Kernels {
     }
 }
 
-/// Below this many multiplications a product is not worth packing or waking threads.
+/// Up to this many multiplications, packing or waking threads does not pay off.
 const SMALL: usize = 64 * 64 * 64;
 
 impl Compute {
@@ -110,7 +109,7 @@ impl Compute {
         }
     }
 
-    /// B is the weights: much smaller than A, packed once for all tasks.
+    /// B holds the weights: it is much smaller than A and packed once for all tasks.
     fn shared_panels(&self, product: &Product<'_>) {
         let kernels = self.kernels();
         let sizes = kernels.run(SizesOfDepth(product.depth()));
@@ -128,8 +127,8 @@ impl Compute {
         });
     }
 
-    /// A weight gradient: the depth is the tokens, C is small, so tasks take tall blocks of C and
-    /// pack what they need of B themselves.
+    /// A weight gradient: the depth is the number of tokens and C is small, so tasks take tall blocks of C and pack what
+    /// they need of B themselves.
     fn own_panels(&self, product: &Product<'_>) {
         let kernels = self.kernels();
         let (grid, sizes) = (Grid::own(product), kernels.run(SizesOfDepth(product.depth())));
@@ -143,8 +142,8 @@ impl Compute {
     }
 }
 
-/// C cut into tasks by its shape alone: columns outermost, so that neighbouring tasks share a block
-/// of B. Heights are multiples of every tile, widths of every panel.
+/// C cut into tasks by its shape alone: columns outermost, so that neighbouring tasks share a block of B. Widths are
+/// multiples of every panel.
 struct Grid {
     rows: usize,
     cols: usize,
@@ -152,7 +151,7 @@ struct Grid {
 }
 
 impl Grid {
-    /// Tasks over shared panels: low ones cost nothing but balance, so there are many.
+    /// Tasks over shared panels: small ones balance the load and cost nothing, so there are many.
     fn shared(product: &Product<'_>) -> Self {
         let mut grid = Self { rows: product.rows(), cols: product.cols(), task: (96, BLOCK_COLUMNS) };
         while grid.tasks() < 12 && grid.task.0 > 24 {
@@ -161,7 +160,7 @@ impl Grid {
         grid
     }
 
-    /// Tasks that pack B themselves: large and square, to pack little in all.
+    /// Tasks that pack B themselves: large and square, so that little is packed in total.
     fn own(product: &Product<'_>) -> Self {
         let mut grid = Self { rows: product.rows(), cols: product.cols(), task: (384, BLOCK_COLUMNS) };
         while grid.tasks() < 4 && grid.task.0 > 96 {

@@ -114,8 +114,8 @@ pub(super) unsafe fn pack_rows<S: Simd>(
     }
 }
 
-/// Groups of rows that are packed together where A is walked by depth: wide enough to use whole
-/// cache lines of A's rows, and to visit each of its pages once.
+/// Groups of rows that are packed together where A is read by depth: wide enough to use whole cache lines of A's rows and
+/// to visit each of its pages once.
 pub(super) const DEPTH_GROUPS: usize = 8;
 
 /// Copies A in groups of `TILE_ROWS` rows, so that the rows of one group at one depth are adjacent: [`depth_width`]
@@ -151,9 +151,9 @@ pub(super) unsafe fn pack_depths<S: Simd>(
     }
 }
 
-/// Asks for the elements some depths after this one: a walk by depth jumps from page to page, which
-/// no hardware prefetcher follows. Into the second-level cache, because at power-of-two-like strides
-/// the first level has room for a few depths only.
+/// Prefetches the elements some depths ahead: reading by depth jumps from page to page, which no hardware prefetcher
+/// follows. Into the second-level cache, because at strides near a power of two the first level holds only a few
+/// depths.
 #[inline(always)]
 fn prefetch_depth<S: Simd>(simd: S, operand: Operand<'_>, outer: Range<usize>, depth: usize) {
     const AHEAD: usize = 32;

@@ -77,8 +77,8 @@ impl<'a, const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: 
     RegisterTile<'a, ROWS, VECTORS, PARTIAL, A>
 {
     /// # Safety
-    /// The tile's addresses must be valid for `ROWS × cols` elements of C, which overlaps neither A nor B, and nobody
-    /// else may use C meanwhile. `cols` must need `VECTORS` vectors. A must be packed as `A` says.
+    /// The tile's addresses must be valid for `ROWS × cols` elements of C, which overlaps neither A nor B, and no
+    /// other thread may use C at the same time. `cols` must need `VECTORS` vectors. A must be packed as `A` says.
     #[inline(always)]
     unsafe fn new(tile: &'a Tile, cols: usize) -> Self {
         Self { tile, cols }
@@ -101,7 +101,7 @@ impl<const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: u8> 
         let last = cols - (VECTORS - 1) * S::LANES;
         let partial = |vector: usize| PARTIAL && vector + 1 == VECTORS;
         for row in 0..ROWS {
-            // C is needed only after the loop over the depth: it arrives meanwhile.
+            // C is needed only after the loop over the depth, so there is time to fetch it.
             for vector in 0..VECTORS {
                 simd.prefetch(tile.c.wrapping_add(row * tile.c_row + vector * S::LANES));
             }
@@ -109,7 +109,7 @@ impl<const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: u8> 
         let mut sums = [[simd.splat(0.0); VECTORS]; ROWS];
         let (mut a, mut b) = (tile.a, tile.b);
         for _ in 0..tile.depth {
-            // SAFETY: whoever made the tile promised ROWS × depth elements of A and depth × cols
+            // SAFETY: the maker of the tile promised ROWS × depth elements of A and depth × cols
             // of B at these strides.
             unsafe {
                 let mut columns = [simd.splat(0.0); VECTORS];
@@ -126,13 +126,13 @@ impl<const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: u8> 
                 b = b.wrapping_add(tile.b_depth);
             }
         }
-        // One small loop per kind of start, rather than one with a choice inside: the compiler must
-        // unroll it completely, or the sums live in memory instead of registers.
+        // One small loop per kind of start, rather than one loop with a choice inside: the compiler must unroll it
+        // completely, or the sums end up in memory instead of registers.
         macro_rules! finish {
             (|$sum:ident, $c:ident, $vector:ident| $value:expr) => {
                 for (row, sums) in sums.iter().enumerate() {
                     for ($vector, &$sum) in sums.iter().enumerate() {
-                        // SAFETY: whoever made the tile promised ROWS × cols elements of C and cols
+                        // SAFETY: the maker of the tile promised ROWS × cols elements of C and cols
                         // of the bias.
                         unsafe {
                             let $c = tile.c.add(row * tile.c_row + $vector * S::LANES);
@@ -205,8 +205,8 @@ pub(super) unsafe fn whole_tile<S: Simd>(simd: S, tile: &Tile, packed_by: Packed
 /// A tile of `1..=TILE_ROWS` rows and `1..=2·LANES` columns at any strides.
 ///
 /// # Safety
-/// The tile's addresses must be valid for `rows × cols`, C must overlap neither A nor B, and nobody else may use C
-/// meanwhile.
+/// The tile's addresses must be valid for `rows × cols`, C must overlap neither A nor B, and no other thread may use C
+/// at the same time.
 #[inline(always)]
 pub(super) unsafe fn any_tile<S: Simd>(simd: S, tile: &Tile, rows: usize, cols: usize) {
     macro_rules! apart {

@@ -34,17 +34,26 @@ fn check(length: usize, rows: usize, cols: usize, row_stride: usize) {
     );
 }
 
-/// Where a block starts and ends in the data; panics when it is not inside the matrix.
-fn block(shape: (usize, usize, usize), rows: &Range<usize>, cols: &Range<usize>) -> Range<usize> {
-    let (height, width, stride) = shape;
-    assert!(
-        rows.start <= rows.end && rows.end <= height && cols.start <= cols.end && cols.end <= width,
-        "block of rows {rows:?} and columns {cols:?} is not inside a {height}×{width} matrix"
-    );
-    if rows.is_empty() || cols.is_empty() {
-        return 0..0;
+/// The rows and columns of a view.
+struct Extent {
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+}
+
+impl Extent {
+    /// Where a block starts and ends in the data; panics when it is not inside the matrix.
+    fn block(&self, rows: &Range<usize>, cols: &Range<usize>) -> Range<usize> {
+        let Self { rows: height, cols: width, row_stride } = *self;
+        assert!(
+            rows.start <= rows.end && rows.end <= height && cols.start <= cols.end && cols.end <= width,
+            "block of rows {rows:?} and columns {cols:?} is not inside a {height}×{width} matrix"
+        );
+        if rows.is_empty() || cols.is_empty() {
+            return 0..0;
+        }
+        rows.start * row_stride + cols.start..(rows.end - 1) * row_stride + cols.end
     }
-    rows.start * stride + cols.start..(rows.end - 1) * stride + cols.end
 }
 
 impl<'a> MatRef<'a> {
@@ -53,7 +62,7 @@ impl<'a> MatRef<'a> {
     /// # Panics
     /// When `data` does not have exactly `rows × cols` elements.
     pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Self {
-        assert!(rows.checked_mul(cols) == Some(data.len()), "{} elements are no {rows}×{cols} matrix", data.len());
+        assert!(rows.checked_mul(cols) == Some(data.len()), "{} elements are not a {rows}×{cols} matrix", data.len());
         Self { data, rows, cols, row_stride: cols }
     }
 
@@ -81,7 +90,7 @@ impl<'a> MatRef<'a> {
     /// # Panics
     /// When there is no such row.
     pub fn row(&self, row: usize) -> &'a [f32] {
-        &self.data[block((self.rows, self.cols, self.row_stride), &(row..row + 1), &(0..self.cols))]
+        &self.data[self.extent().block(&(row..row + 1), &(0..self.cols))]
     }
 
     /// The part of the matrix in these rows and columns.
@@ -89,8 +98,12 @@ impl<'a> MatRef<'a> {
     /// # Panics
     /// When the ranges reach outside the matrix.
     pub fn block(&self, rows: Range<usize>, cols: Range<usize>) -> MatRef<'a> {
-        let part = block((self.rows, self.cols, self.row_stride), &rows, &cols);
+        let part = self.extent().block(&rows, &cols);
         MatRef { data: &self.data[part], rows: rows.len(), cols: cols.len(), row_stride: self.row_stride }
+    }
+
+    fn extent(&self) -> Extent {
+        Extent { rows: self.rows, cols: self.cols, row_stride: self.row_stride }
     }
 }
 
@@ -100,7 +113,7 @@ impl<'a> MatMut<'a> {
     /// # Panics
     /// When `data` does not have exactly `rows × cols` elements.
     pub fn new(data: &'a mut [f32], rows: usize, cols: usize) -> Self {
-        assert!(rows.checked_mul(cols) == Some(data.len()), "{} elements are no {rows}×{cols} matrix", data.len());
+        assert!(rows.checked_mul(cols) == Some(data.len()), "{} elements are not a {rows}×{cols} matrix", data.len());
         Self { data, rows, cols, row_stride: cols }
     }
 
@@ -133,21 +146,16 @@ impl<'a> MatMut<'a> {
         MatRef { data: self.data, rows: self.rows, cols: self.cols, row_stride: self.row_stride }
     }
 
-    /// One row.
-    ///
-    /// # Panics
-    /// When there is no such row.
-    pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
-        let shape = (self.rows, self.cols, self.row_stride);
-        &mut self.data[block(shape, &(row..row + 1), &(0..self.cols))]
-    }
-
     /// The part of the matrix in these rows and columns.
     ///
     /// # Panics
     /// When the ranges reach outside the matrix.
     pub fn block(&mut self, rows: Range<usize>, cols: Range<usize>) -> MatMut<'_> {
-        let part = block((self.rows, self.cols, self.row_stride), &rows, &cols);
+        let part = self.extent().block(&rows, &cols);
         MatMut { data: &mut self.data[part], rows: rows.len(), cols: cols.len(), row_stride: self.row_stride }
+    }
+
+    fn extent(&self) -> Extent {
+        Extent { rows: self.rows, cols: self.cols, row_stride: self.row_stride }
     }
 }

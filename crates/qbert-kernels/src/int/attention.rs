@@ -7,10 +7,12 @@
 //! context   = Δv/255 · Σ_j P_ij·(V_jd - zv)                             exact sum, then quantized
 //! ```
 //!
-//! Both products run on the micro-kernel of the linear layers: keys and values of a head are first laid out as cells,
-//! keys as "neurons" of `D` inputs, dimensions of the values as "neurons" of one input per key. Then a dozen queries at
-//! a time go all the way from scores to context within the first-level cache. Terms that are the same for a whole row
-//! of scores do not change its softmax and are left out.
+//! Both products use the multiplier of the linear layers: keys and values of a head are first laid out as cells, keys as
+//! "neurons" of `D` inputs, dimensions of the values as "neurons" of one input per key. Then a tile of queries at a time
+//! is taken from scores to context within the first-level cache. Terms that are the same for a whole row of scores do
+//! not change its softmax and are left out.
+
+mod buffers;
 
 use super::codes::{Codes, Quantizer, QuantizerLanes};
 use super::layout::{CELL, CELL_INPUTS, TILE_NEURONS};
@@ -19,9 +21,9 @@ use super::multiplier::Multiplier;
 use super::softmax::SoftmaxRows;
 use super::tile::{PANEL, Tile};
 use crate::compute::Compute;
-use crate::scratch::{Parts, part_bytes};
 use crate::shared_matrix::SharedMatrix;
 use crate::simd::{Kernel, Simd};
+use buffers::{Buffers, Shape};
 use std::ops::Range;
 
 /// Codes of query, key and value, each `[tokens, heads · head_size]`, and which tokens form a sequence.
@@ -66,7 +68,7 @@ impl AttentionInput<'_> {
 }
 
 impl Compute {
-    /// Attention of all sequences and heads over all threads; `context` already has as many rows as there are tokens.
+    /// Attention of all sequences and heads over all threads; `context` must already have one row per token.
     ///
     /// # Panics
     /// When shapes do not fit together.
@@ -97,7 +99,7 @@ impl Compute {
     }
 }
 
-/// So many heads that a task writes whole cache lines of the context, where their width allows it.
+/// Enough heads that a task writes whole cache lines of the context, where their width allows it.
 fn heads_per_task(heads: usize, head_size: usize) -> usize {
     const LINE: usize = 64;
     let mut count = 1;
@@ -109,123 +111,6 @@ fn heads_per_task(heads: usize, head_size: usize) -> usize {
 
 /// Width of all codes in attention.
 const BITS: u8 = 8;
-
-/// The sizes of one head of one sequence.
-struct Shape {
-    head_size: usize,
-    tokens: usize,
-    /// Queries of a tile.
-    rows: usize,
-    /// Steps of four inputs through a head's dimensions, and through the keys.
-    dimension_steps: usize,
-    key_steps: usize,
-    /// Panels of 32 keys, and of 32 dimensions.
-    key_panels: usize,
-    dimension_panels: usize,
-}
-
-impl Shape {
-    fn new(head_size: usize, tokens: usize, rows: usize) -> Self {
-        Self {
-            head_size,
-            tokens,
-            rows,
-            dimension_steps: head_size.div_ceil(CELL_INPUTS),
-            key_steps: tokens.div_ceil(CELL_INPUTS),
-            key_panels: tokens.div_ceil(PANEL),
-            dimension_panels: head_size.div_ceil(PANEL),
-        }
-    }
-
-    /// Bytes of a tile of sixteen keys.
-    fn key_tile(&self) -> usize {
-        self.dimension_steps * CELL
-    }
-
-    /// Bytes of a tile of sixteen dimensions.
-    fn value_tile(&self) -> usize {
-        self.key_steps * CELL
-    }
-
-    fn scores_row(&self) -> usize {
-        self.key_panels * PANEL
-    }
-
-    /// Bytes of a row of probability codes: also long enough for a row of ones in either product.
-    fn codes_row(&self) -> usize {
-        (self.key_panels * PANEL).max(self.dimension_steps * CELL_INPUTS).next_multiple_of(CELL)
-    }
-
-    fn lengths(&self) -> Lengths {
-        Lengths {
-            key_cells: 2 * self.key_panels * self.key_tile(),
-            value_cells: 2 * self.dimension_panels * self.value_tile(),
-            score_starts: self.key_panels * PANEL,
-            context_starts: self.dimension_panels * PANEL,
-            scores: self.rows * self.scores_row(),
-            context_sums: self.rows * PANEL,
-            codes: self.rows * self.codes_row(),
-            code_sums: self.rows,
-        }
-    }
-
-    /// Bytes of all [`Buffers`].
-    fn bytes(&self) -> usize {
-        let lengths = self.lengths();
-        let cells = part_bytes::<u8>(lengths.key_cells) + part_bytes::<u8>(lengths.value_cells);
-        let starts = part_bytes::<i32>(lengths.score_starts) + part_bytes::<i32>(lengths.context_starts);
-        let sums = part_bytes::<i32>(lengths.scores) + part_bytes::<i32>(lengths.context_sums);
-        cells + starts + sums + part_bytes::<i8>(lengths.codes) + part_bytes::<i32>(lengths.code_sums)
-    }
-}
-
-/// Elements of each of the [`Buffers`].
-struct Lengths {
-    key_cells: usize,
-    value_cells: usize,
-    score_starts: usize,
-    context_starts: usize,
-    scores: usize,
-    context_sums: usize,
-    codes: usize,
-    code_sums: usize,
-}
-
-/// The scratch memory of a head.
-struct Buffers<'a> {
-    /// Keys as cells, tile after tile of sixteen keys.
-    key_cells: &'a mut [u8],
-    /// Values as cells, tile after tile of sixteen dimensions.
-    value_cells: &'a mut [u8],
-    /// What the scores of each key start from.
-    score_starts: &'a mut [i32],
-    /// What the context sums of each dimension start from.
-    context_starts: &'a mut [i32],
-    /// A row of scores for each query of a tile.
-    scores: &'a mut [i32],
-    /// One panel of context sums for each query of a tile.
-    context_sums: &'a mut [i32],
-    /// A row of probability codes for each query of a tile.
-    codes: &'a mut [i8],
-    /// The sum of each row of probability codes.
-    code_sums: &'a mut [i32],
-}
-
-impl<'a> Buffers<'a> {
-    fn new(shape: &Shape, mut parts: Parts<'a>) -> Self {
-        let lengths = shape.lengths();
-        Self {
-            key_cells: parts.take(lengths.key_cells),
-            value_cells: parts.take(lengths.value_cells),
-            score_starts: parts.take(lengths.score_starts),
-            context_starts: parts.take(lengths.context_starts),
-            scores: parts.take(lengths.scores),
-            context_sums: parts.take(lengths.context_sums),
-            codes: parts.take(lengths.codes),
-            code_sums: parts.take(lengths.code_sums),
-        }
-    }
-}
 
 /// Where the context goes.
 #[derive(Clone, Copy)]
@@ -258,7 +143,7 @@ impl Head<'_> {
     /// Computes the context of this head.
     ///
     /// # Safety
-    /// Nobody else may use this head's columns of the sequence's rows of the context meanwhile.
+    /// No other thread may use this head's columns of the sequence's rows of the context at the same time.
     unsafe fn run(&self, buffers: &mut Buffers<'_>) {
         let (shape, multiplier) = (self.shape, self.multiplier());
         self.lay_out_keys(buffers.key_cells);
@@ -452,7 +337,7 @@ struct FinishContext<'a> {
 
 impl<'a> FinishContext<'a> {
     /// # Safety
-    /// Nobody else may use these columns, in as many rows as there are sums, until the kernel has run.
+    /// No other thread may use these columns, in as many rows as there are sums, until the kernel has run.
     ///
     /// # Panics
     /// When there are not 32 sums for every code sum, or the context does not have the block.

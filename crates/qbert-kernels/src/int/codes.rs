@@ -4,8 +4,8 @@
 //! code(x) = clamp(round_half_even(x · inverse) + z, 0, 255)        value(A) = Δ · (A - z)
 //! ```
 //!
-//! A matrix keeps `A - 128` as `i8`, because that is what the dot products take (see `tile.rs`); nothing outside this
-//! module needs to know. Rows are padded to whole cache lines, so that kernels read and write whole vectors.
+//! A matrix stores `A - 128` as `i8`, because that is what the dot products take (see `tile.rs`); code outside of `int`
+//! sees only `A`. Rows are padded to whole cache lines, so that kernels read and write whole vectors.
 
 use crate::shared_matrix::SharedMatrix;
 use crate::simd::Simd;
@@ -36,12 +36,12 @@ impl Quantizer {
         self.step
     }
 
-    /// The code of 0.
+    /// The code that stands for 0.
     pub fn zero_point(&self) -> u8 {
         self.zero_point
     }
 
-    /// The zero point as stored codes have it: minus 128.
+    /// The zero point minus 128, as the stored codes have it.
     pub(super) fn shifted_zero(&self) -> i32 {
         i32::from(self.zero_point) - 128
     }
@@ -68,8 +68,8 @@ impl<S: Simd> QuantizerLanes<S> {
         }
     }
 
-    /// Codes minus 128. Clamping before rounding gives the same as after, since the bounds are whole numbers; it keeps
-    /// the conversion in range and gives NaN code 0.
+    /// Codes minus 128. Clamping before rounding gives the same result as after, since the bounds are whole numbers; it
+    /// keeps the conversion in range and turns NaN into code 0.
     #[inline(always)]
     pub(super) fn codes(&self, simd: S, values: S::F32) -> S::U32 {
         let scaled = simd.mul(values, self.inverse);
@@ -93,16 +93,16 @@ pub struct Codes {
 }
 
 impl Codes {
-    /// No rows yet, of `cols` columns.
+    /// An empty matrix of `cols` columns.
     pub fn new(cols: usize) -> Self {
         let padded = cols.next_multiple_of(LINE);
         let stride = if padded > 0 && padded.is_multiple_of(COLLIDING) { padded + LINE } else { padded };
         Self { data: Vec::new(), rows: 0, cols, stride }
     }
 
-    /// Changes the number of rows. Their content is then arbitrary. Memory is taken only when there were never so many.
+    /// Changes the number of rows, whose content is then arbitrary. Allocates only when there were never so many rows.
     pub fn resize(&mut self, rows: usize) {
-        // A little more, because kernels read four codes at a time even where a head ends.
+        // A little more, because kernels read four codes at a time even at the end of a head.
         let needed = rows * self.stride + LINE;
         if self.data.len() < needed {
             self.data.resize(needed, 0);
@@ -110,7 +110,7 @@ impl Codes {
         self.rows = rows;
     }
 
-    /// Keeps these rows only, in this order.
+    /// Drops all rows but these.
     ///
     /// # Panics
     /// Unless the rows ascend and exist.
@@ -126,7 +126,7 @@ impl Codes {
     /// A matrix of these row-major codes.
     ///
     /// # Panics
-    /// When they are no whole number of rows.
+    /// When they are not a whole number of rows.
     pub fn from_codes(codes: &[u8], cols: usize) -> Self {
         assert!(cols > 0 && codes.len().is_multiple_of(cols), "{} codes in rows of {cols}", codes.len());
         let mut matrix = Self::new(cols);
@@ -169,7 +169,7 @@ impl Codes {
         self.stride
     }
 
-    /// All stored codes: rows of [`Codes::stride`] bytes, and a little more behind the last.
+    /// All stored codes: rows of [`Codes::stride`] bytes, and a little more after the last.
     pub(super) fn stored(&self) -> &[i8] {
         &self.data
     }
@@ -179,7 +179,7 @@ impl Codes {
         &mut self.data[..self.rows * self.stride]
     }
 
-    /// The stored codes of one row, `cols` of them and what fills up the row.
+    /// The stored codes of one row, followed by its padding.
     ///
     /// # Panics
     /// When there is no such row.

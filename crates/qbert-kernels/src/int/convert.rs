@@ -1,18 +1,18 @@
-//! Whole activation matrices from f32 to codes and back: for a model whose neighbouring layers differ, a matrix left in
-//! f32 between quantized activations.
+//! Converts whole activation matrices from f32 to codes and back: for models that leave some matrices in f32 between
+//! quantized activations.
 //!
-//! Not for the usual way through an encoder, where codes are written by the operation that computes the values.
+//! Not for the usual path through an encoder, where the operation that computes the values writes their codes.
 
 use super::codes::{Codes, Quantizer, QuantizerLanes};
 use crate::compute::Compute;
 use crate::simd::{Kernel, Simd};
 use std::ops::Range;
 
-/// Rows of a task.
+/// Rows per task.
 const ROWS: usize = 16;
 
 impl Compute {
-    /// Quantizes row-major values over all threads; `codes` already has their shape.
+    /// Quantizes row-major values over all threads; `codes` must already have their shape.
     ///
     /// # Panics
     /// When there are not as many values as codes.

@@ -1,8 +1,9 @@
 //! Embedding tables as packed rows: a lookup widens one row and dequantizes it.
 //!
-//! A row is a stream of bits, lowest bit first, code after code without gaps (`qbert_quant::pack`'s order), filled up to
+//! A row is a stream of bits, lowest bit first, code after code without gaps (the order of `qbert_quant::pack`), padded to
 //! a whole byte, so that row `r` begins at byte `r · row_bytes`. Groups are over columns, so every column has a step and
-//! an offset: `value = Δ_c · code + q0_c`, two roundings, never fused, the same bits with every instruction set.
+//! an offset: `value = Δ_c · code + q0_c`, rounded twice and never fused, so it has the same bits on every instruction
+//! set.
 
 use super::layout::LayoutError;
 use crate::cpu::Kernels;
@@ -21,7 +22,7 @@ pub struct EmbeddingRows<'a> {
 }
 
 impl<'a> EmbeddingRows<'a> {
-    /// Sees `bytes` as packed rows.
+    /// Interprets `bytes` as packed rows.
     ///
     /// # Errors
     /// [`LayoutError::Bits`], [`LayoutError::Shape`] or [`LayoutError::Length`].
@@ -33,7 +34,7 @@ impl<'a> EmbeddingRows<'a> {
         Ok(Self { bits, rows, cols, bytes })
     }
 
-    /// Bytes that a table takes: each row rounded up to a whole byte.
+    /// The packed size of a table in bytes: each row is rounded up to a whole byte.
     ///
     /// # Errors
     /// [`LayoutError::Bits`] unless `bits` is 1 to 8; [`LayoutError::Shape`] when a side is 0 or the length overflows.
@@ -88,10 +89,10 @@ impl<'a> EmbeddingRows<'a> {
         self.cols
     }
 
-    /// Checks that the bits that fill up the last byte of each row are 0, so that equal tables have equal bytes.
+    /// Checks that the padding of each row is 0, so that equal tables have equal bytes.
     ///
     /// # Errors
-    /// [`LayoutError::Padding`] with the first row where they are not.
+    /// [`LayoutError::Padding`] with the first row where it is not.
     pub fn check_padding(&self) -> Result<(), LayoutError> {
         let used = self.cols * usize::from(self.bits) % 8;
         if used == 0 {
@@ -135,7 +136,7 @@ fn row_bytes(bits: u8, cols: usize) -> Option<usize> {
     Some(cols.checked_mul(usize::from(bits))?.div_ceil(8))
 }
 
-/// Widens up to 64 codes; what is not there is 0.
+/// Widens up to 64 codes; missing ones are 0.
 #[inline(always)]
 fn widen(bits: u8, bytes: &[u8]) -> [u8; CHUNK] {
     macro_rules! by_bits {

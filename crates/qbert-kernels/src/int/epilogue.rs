@@ -1,12 +1,12 @@
-//! From exact integer sums to what the next operation reads, in one pass over a tile.
+//! Turns exact integer sums into what the next operation reads, in one pass over a tile.
 //!
 //! ```text
 //! y_n = Δa · ( Δw_n·f32(S - z·ΣW_n) + w0_n·f32(ΣA - z·K) ) + b_n
 //! ```
 //!
-//! The integers are exact; then every float operation is rounded on its own, in exactly this order and never fused, so
-//! that `y` has the same bits with every instruction set. So have the codes made from `y`; GELU agrees between
-//! instruction sets only to its stated accuracy, as in training.
+//! The integers are exact. Every float operation is then rounded separately, in exactly this order and never fused, so
+//! that `y`, and the codes made from it, have the same bits on every instruction set. GELU agrees between instruction
+//! sets only to its stated accuracy, as in training.
 
 use super::codes::{Quantizer, QuantizerLanes};
 use super::params::LinearParams;
@@ -27,7 +27,7 @@ pub(super) enum Target<'a> {
 }
 
 impl Target<'_> {
-    /// Asks for the cache lines of a tile's results, which are written (or added to) only after its products.
+    /// Prefetches the cache lines of a tile's results, which are written (or added to) only after its products.
     #[inline]
     pub(super) fn prefetch(&self, rows: Range<usize>, neuron: usize) {
         match self {
@@ -70,7 +70,7 @@ fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// One tile of sums on its way to its target.
+/// Turns one tile of sums into results and writes them to the target.
 pub(super) struct Finish<'a> {
     /// Rows of 32 integers `S - z·ΣW`.
     sums: &'a [i32],
@@ -100,7 +100,7 @@ impl<'a> Epilogue<'a> {
     /// The kernel that finishes the tile whose first sum belongs to `row` and `neuron`.
     ///
     /// # Safety
-    /// Nobody else may use the tile's rows and neurons of the target until the kernel has run.
+    /// No other thread may use the tile's rows and neurons of the target until the kernel has run.
     ///
     /// # Panics
     /// When there are not 32 sums for every row term, or the target does not have the tile.

@@ -1,22 +1,22 @@
-//! How weight codes lie in memory and on disk: the one layout that every instruction set multiplies from.
+//! How weight codes are laid out in memory and on disk: one layout for every multiplier.
 //!
-//! A 512-bit dot-product instruction wants, for sixteen output neurons, four consecutive inputs each: 64 codes, a
-//! *cell*. Codes stay at their own width until they are needed, so cells are stored as bit planes that widen with a
+//! A 512-bit dot-product instruction takes four consecutive inputs of each of sixteen output neurons: 64 codes, a
+//! *cell*. Codes keep their own width until they are needed, so cells are stored as bit planes that are widened with a
 //! shift and a mask:
 //!
-//! - **Tile**: 16 neurons, all inputs. Tiles follow each other; the last is filled up with zero codes.
-//! - **Block**: 32 inputs of a tile, eight cells, `64 · bits` bytes. Inputs are filled up with zeros to whole blocks.
+//! - **Tile**: 16 neurons, all inputs. Tiles are consecutive; the last is padded with zero codes.
+//! - **Block**: 32 inputs of a tile, eight cells, `64 · bits` bytes. Inputs are padded with zeros to whole blocks.
 //! - **Cell** `c` of a block: inputs `4c .. 4c+4` of all 16 neurons; the code of neuron `n` and input `4c+i` is at
 //!   place `4n + i` of the cell's 64.
-//! - **Planes**: a code is cut into groups of 4, 2 and 1 bits, lowest first, as its width needs them (3 = 2 + 1,
+//! - **Planes**: a code is split into groups of 4, 2 and 1 bits, lowest first, as its width requires (3 = 2 + 1,
 //!   7 = 4 + 2 + 1; 8 bits are one plane). A plane of `p` bits takes `64 · p` bytes of the block: byte `64·j + q` holds
-//!   place `q` of the cells `j·8/p ..`, the first in the lowest bits. Planes follow each other, lowest bits first.
+//!   place `q` of the cells `j·8/p ..`, the first in the lowest bits. Planes are consecutive, lowest bits first.
 //!
-//! Nothing in it depends on the CPU: AVX2 takes a cell as two halves, the portable code as 64 bytes. A matrix whose sides
-//! are multiples of 16 and 32 (every usual BERT's) takes exactly `bits` bits per weight. A tile is a multiple of 64
+//! Nothing in it depends on the CPU: AVX2 reads a cell as two halves, the portable code as 64 bytes. A matrix whose sides
+//! are multiples of 16 and 32 (as in every usual BERT) takes exactly `bits` bits per weight. A tile is a multiple of 64
 //! bytes, so tiles of an aligned buffer are aligned.
 //!
-//! Not for embedding tables: those are looked up row by row and are stored as rows ([`super::EmbeddingRows`]).
+//! Not for embedding tables, which are looked up and stored row by row ([`super::EmbeddingRows`]).
 
 use std::ops::Range;
 
@@ -34,12 +34,12 @@ pub(super) const CELL_INPUTS: usize = 4;
 /// Cells of a block.
 pub(super) const BLOCK_CELLS: usize = BLOCK_INPUTS / CELL_INPUTS;
 
-/// Why a slice is no packed matrix.
+/// Why a slice is not a packed matrix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// A width that codes do not have.
-    #[error("{bits} is no bit width")]
+    /// Not a width of codes.
+    #[error("{bits} is not a bit width (1 to 8)")]
     Bits {
         /// The width given.
         bits: u8,
@@ -52,7 +52,7 @@ pub enum LayoutError {
         /// Columns.
         inputs: usize,
     },
-    /// A slice of another length than the shape asks for.
+    /// A slice whose length does not match the shape.
     #[error("{neurons} neurons of {inputs} inputs at {bits} bits take {expected} bytes, not {found}")]
     Length {
         /// Rows.
@@ -78,7 +78,7 @@ pub enum LayoutError {
         /// The width.
         bits: u8,
     },
-    /// A bit that fills up the last tile or block is set.
+    /// A bit in the padding of the last tile or block is set.
     #[error("the code at neuron {neuron}, input {input}, outside of the matrix, is not 0")]
     Padding {
         /// Row, beyond the last or not.
@@ -112,7 +112,7 @@ pub struct PackedWeights<'a> {
 }
 
 impl<'a> PackedWeights<'a> {
-    /// Sees `bytes` as a packed matrix.
+    /// Interprets `bytes` as a packed matrix.
     ///
     /// # Errors
     /// [`LayoutError::Bits`], [`LayoutError::Shape`] or [`LayoutError::Length`].
@@ -124,7 +124,7 @@ impl<'a> PackedWeights<'a> {
         Ok(Self { bits, neurons, inputs, bytes })
     }
 
-    /// A matrix of eight bits per code whose length was seen to already.
+    /// A matrix of eight bits per code whose length has been checked.
     pub(super) fn wide(neurons: usize, inputs: usize, bytes: &'a [u8]) -> Self {
         debug_assert_eq!(packed_len(8, neurons, inputs), Ok(bytes.len()));
         Self { bits: 8, neurons, inputs, bytes }
@@ -150,7 +150,7 @@ impl<'a> PackedWeights<'a> {
         self.bytes
     }
 
-    /// One code; 0 for a place that only fills up the last tile or block.
+    /// One code; 0 in the padding of the last tile or block.
     ///
     /// # Panics
     /// When the place is beyond that.
@@ -173,7 +173,7 @@ impl<'a> PackedWeights<'a> {
         rows.map(|(neuron, input)| self.code(neuron, input)).collect()
     }
 
-    /// Checks that everything outside of the matrix is 0, so that equal matrices have equal bytes.
+    /// Checks that all padding is 0, so that equal matrices have equal bytes.
     ///
     /// # Errors
     /// [`LayoutError::Padding`] with the first place that is not.
@@ -212,7 +212,7 @@ impl<'a> PackedWeights<'a> {
     }
 }
 
-/// Where a code lies.
+/// Where a code is stored.
 #[derive(Clone, Copy)]
 struct Place {
     tile: usize,
@@ -249,7 +249,7 @@ pub(super) const fn block_bytes(bits: u8) -> usize {
     CELL * bits as usize
 }
 
-/// Bytes that a matrix takes: `64·bits` for each block of 16 neurons and 32 inputs.
+/// The packed size of a matrix in bytes: `64·bits` for each block of 16 neurons and 32 inputs.
 ///
 /// # Errors
 /// [`LayoutError::Bits`] unless `bits` is 1 to 8; [`LayoutError::Shape`] when a side is 0, there are more than

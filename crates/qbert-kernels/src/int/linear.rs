@@ -1,9 +1,9 @@
 //! Linear layers on codes: packed weights are widened panel by panel, once for many tokens.
 //!
-//! Work is cut into row blocks × runs of panels. A task widens a panel of 32 neurons into its own scratch (eight-bit
-//! codes need none and are read in place), multiplies all its rows with it, tile by tile, and finishes each tile while
-//! its sums are in the first-level cache. With few tokens the panels are shared out between threads, with many the rows.
-//! Sums are exact and every output element is finished alone, so no split changes a bit of the result.
+//! Work is cut into row blocks × runs of panels. A task widens a panel of 32 neurons into its own scratch memory
+//! (eight-bit codes are usually read in place), multiplies all its rows with the panel, tile by tile, and finishes each
+//! tile while its sums are in the first-level cache. With few tokens the panels are divided among the threads, with many
+//! the rows. Sums are exact and every output element is computed independently, so no split changes a bit of the result.
 
 use super::codes::{Codes, Quantizer, sum_of_codes};
 use super::epilogue::{Epilogue, Target};
@@ -21,7 +21,7 @@ use std::ops::Range;
 /// Rows of a task when there are many: few enough that their codes stay in the second-level cache, many enough that
 /// widening a panel costs nothing beside multiplying with it.
 const ROW_BLOCK: usize = 192;
-/// Tasks per thread that are aimed at, so that no thread waits long for another.
+/// How many tasks per thread to aim for, so that no thread waits long for another.
 const TASKS_PER_THREAD: usize = 4;
 
 /// The codes that go into a linear layer, and how they were made.
@@ -33,10 +33,10 @@ pub struct LinearInput<'a> {
     pub quantizer: Quantizer,
 }
 
-/// What becomes of a linear layer's results `y`, `[tokens, neurons]`.
+/// What to do with a linear layer's results `y`, `[tokens, neurons]`.
 #[derive(Debug)]
 pub enum LinearOutput<'a> {
-    /// The exact integers `Σ (A - z)·W`, row-major: for tests and for arithmetic of one's own.
+    /// The exact integers `Σ (A - z)·W`, row-major: for tests, and for callers with arithmetic of their own.
     Sums(&'a mut [i32]),
     /// `y` itself.
     Float(MatMut<'a>),
@@ -132,7 +132,7 @@ impl<'a> Plan<'a> {
     /// Computes one task's part of the result.
     ///
     /// # Safety
-    /// Nobody else may run this task, or use its part of the target, meanwhile.
+    /// No other thread may run this task or use its part of the target at the same time.
     pub(super) unsafe fn run(&self, compute: &Compute, task: usize) {
         let rows = self.rows(task);
         let panels = share(self.weights.neurons().div_ceil(PANEL), self.runs, task % self.runs);
@@ -148,7 +148,7 @@ impl<'a> Plan<'a> {
     /// Multiplies some rows with one panel.
     ///
     /// # Safety
-    /// Nobody else may use the panel's neurons of these rows of the target meanwhile.
+    /// No other thread may use the panel's neurons of these rows of the target at the same time.
     unsafe fn run_panel(&self, compute: &Compute, panel: usize, rows: Range<usize>, buffers: &mut Buffers<'_>) {
         let Buffers { cells, sums, row_terms } = buffers;
         let (cells, half_step) = self.panel(panel, cells);

@@ -1,5 +1,5 @@
-//! Integer inference: BERT's linear layers and attention on 8-bit activation codes and packed 1- to 8-bit weight codes
-//! (paper, App. A: products of codes in integers, then one gathered dequantization).
+//! Integer inference: linear layers and attention on 8-bit activation codes and packed 1- to 8-bit weight codes (paper,
+//! App. A: codes are multiplied as integers, and each sum is dequantized once).
 //!
 //! | operation | function | in → out |
 //! |---|---|---|
@@ -12,23 +12,22 @@
 //!
 //! Training multiplies with the same kernels, on codes that change from step to step ([`WideWeights`]).
 //!
-//! That is a whole encoder: one f32 matrix for the residual stream, one [`Codes`] per activation tensor, no padding
-//! between sequences, no memory taken once the buffers have grown (`examples/int_kernel_speed.rs` has the loop).
+//! This is a whole encoder: one f32 matrix for the residual stream, one [`Codes`] per activation tensor, no padding
+//! between sequences, and no allocation once the buffers have grown (`examples/int_kernel_speed.rs` has the loop).
 //!
-//! **What is guaranteed.** Integer sums are exact and equal on every instruction set, whatever the codes. Everything up
-//! to a linear layer's result, and codes made of it, has the same bits on every instruction set. GELU, softmax and
-//! LayerNorm are the training kernels': the same bits for one instruction set and any number of threads, the last bits
-//! of floats (and so, rarely, a code that was half-way) may differ between instruction sets. NaN becomes code 0.
+//! **Guarantees.** Integer sums are exact and equal with every multiplier, whatever the codes. A linear layer's result,
+//! and the codes made from it, have the same bits on every instruction set. GELU, softmax and LayerNorm are those of
+//! training: one instruction set gives the same bits with any number of threads; between instruction sets the last bits
+//! of floats may differ (and so, rarely, a code whose value was halfway between two). NaN becomes code 0.
 //!
-//! **Choice of instruction set**: [`Kernels`], and so `QBERT_KERNELS`, as for the float kernels. `avx512` multiplies with
-//! VNNI where the CPU has it, else with AVX2.
+//! **Choice of kernels.** [`Kernels`] brings the best [`Multiplier`] for its instruction set: `avx512` multiplies with
+//! VNNI where the CPU has it, otherwise with AVX2. [`Kernels::with_multiplier`] and `QBERT_KERNELS=SET+MULTIPLIER` choose
+//! another.
 
 #[cfg(doc)]
 use crate::{Compute, Kernels};
 
 mod attention;
-#[cfg(target_arch = "x86_64")]
-mod avx2;
 mod codes;
 mod convert;
 mod embedding;
@@ -38,13 +37,8 @@ mod linear;
 mod multiplier;
 mod norm;
 mod params;
-mod portable;
-#[cfg(test)]
-mod rearranged;
 mod softmax;
 mod tile;
-#[cfg(target_arch = "x86_64")]
-mod vnni;
 mod wide;
 
 pub use attention::AttentionInput;

@@ -1,9 +1,9 @@
-//! LayerNorm in place with codes beside it, and linear layers that end in residual + LayerNorm.
+//! LayerNorm in place that also writes codes, and linear layers that end in residual + LayerNorm.
 //!
-//! The hidden state is one f32 matrix that stays in place: a linear layer adds its result to it, LayerNorm replaces it,
+//! The hidden state is one f32 matrix that stays in place: a linear layer adds its result to it, LayerNorm overwrites it,
 //! and the codes that the next linear layer reads are written in the same pass. The arithmetic and the order of every
-//! sum are those of [`crate::Kernels::layer_norm_forward`], so training and inference agree to the last bit of an
-//! instruction set.
+//! sum are those of [`crate::Kernels::layer_norm_forward`], so on one instruction set training and inference agree to
+//! the last bit.
 
 use super::codes::{Codes, Quantizer, QuantizerLanes};
 use super::epilogue;
@@ -17,17 +17,17 @@ use crate::simd::loops::sums;
 use crate::simd::{Kernel, Simd};
 use std::ops::Range;
 
-/// Rows that a task of LayerNorm alone takes.
+/// Rows per task of LayerNorm alone.
 const ROWS: usize = 16;
 
-/// A LayerNorm of the hidden state, `[tokens, width]` in f32, and the codes made of its result.
+/// A LayerNorm of the hidden state, `[tokens, width]` in f32, and the codes of its result.
 #[derive(Debug)]
 pub struct NormOutput<'a> {
     /// γ, β and ε.
     pub norm: LayerNorm<'a>,
-    /// In: what is normalized (or the residual, for a linear layer's result to be added). Out: the result.
+    /// In: what is normalized (or the residual, to which a linear layer's result is added). Out: the result.
     pub hidden: &'a mut [f32],
-    /// Where the result's codes go, if anybody reads them; already of as many rows as tokens.
+    /// Where the result's codes go, if they are needed; must already have one row per token.
     pub codes: Option<(&'a mut Codes, Quantizer)>,
 }
 
@@ -43,7 +43,7 @@ impl<'a> Target<'a> {
         let NormOutput { norm, hidden, codes } = output;
         let width = norm.gamma.len();
         assert!(width > 0 && norm.beta.len() == width, "γ of {width} and β of {} columns", norm.beta.len());
-        assert!(hidden.len().is_multiple_of(width), "{} elements are no whole rows of {width}", hidden.len());
+        assert!(hidden.len().is_multiple_of(width), "{} elements are not whole rows of {width}", hidden.len());
         let rows = hidden.len() / width;
         let codes = codes.map(|(codes, quantizer)| {
             let found = (codes.rows(), codes.cols());
@@ -56,9 +56,9 @@ impl<'a> Target<'a> {
     /// Normalizes some rows.
     ///
     /// # Safety
-    /// Nobody else may use these rows meanwhile.
+    /// No other thread may use these rows at the same time.
     unsafe fn run(&self, compute: &Compute, rows: Range<usize>) {
-        // SAFETY: the rows are ours alone, as the caller promises; so for the codes.
+        // SAFETY: no other thread uses these rows, as the caller promises.
         let hidden = unsafe { self.hidden.rows_mut(rows.clone()) };
         let codes = self.codes.map(|(matrix, quantizer)| CodeRows {
             // SAFETY: as above.
@@ -140,7 +140,7 @@ fn normalize<S: Simd>(simd: S, row: Row, norm: &LayerNorm<'_>, values: &mut [f32
 }
 
 impl Compute {
-    /// LayerNorm of the hidden state in place, and its codes, over all threads: after the embedding.
+    /// LayerNorm of the hidden state in place, and the codes of the result, over all threads: after the embedding.
     ///
     /// # Panics
     /// When shapes do not fit together.
@@ -148,7 +148,7 @@ impl Compute {
         self.norm_rows(Target::new(output));
     }
 
-    /// `hidden = LayerNorm(hidden + linear(input))` and its codes, over all threads: both ends of an encoder layer.
+    /// `hidden = LayerNorm(hidden + linear(input))` and its codes, over all threads: ends both halves of an encoder layer.
     ///
     /// # Panics
     /// When shapes do not fit together.

@@ -1,11 +1,11 @@
-//! What a linear layer needs besides its codes: one step, offset, code sum and bias per output neuron.
+//! The parameters of a linear layer besides its codes: one step, offset, code sum and bias per output neuron.
 
 use super::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, PackedWeights, TILE_NEURONS};
 use super::multiplier::Multiplier;
 use super::tile::PANEL;
 use crate::cpu::Kernels;
 
-/// The numbers of every output neuron `n`: a weight is `Δ_n · W + w0_n`, and `b_n` is added to the sum.
+/// The parameters of every output neuron `n`: a weight is `Δ_n · W + w0_n`, and `b_n` is added to the sum.
 ///
 /// Arrays are padded to whole panels with zeros, so that kernels read whole vectors.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ impl LinearParams {
         let mut params = Self::zeros(weights.neurons());
         params.set(steps, lows, biases);
         let sums = code_sums(kernels.multiplier(), weights);
-        // Whole tiles of neurons: no more than whole panels of them.
+        // There are sums for whole tiles of neurons, and room for whole panels.
         params.code_sums[..sums.len()].copy_from_slice(&sums);
         params
     }
@@ -38,7 +38,7 @@ impl LinearParams {
         Self { neurons, steps: floats(), lows: floats(), biases: floats(), code_sums: vec![0; padded] }
     }
 
-    /// Replaces the neurons' numbers; the code sums are as before.
+    /// Replaces steps, offsets and biases; the code sums stay.
     pub(super) fn set(&mut self, steps: &[f32], lows: &[f32], biases: &[f32]) {
         let (neurons, lengths) = (self.neurons, [steps.len(), lows.len(), biases.len()]);
         assert!(lengths.iter().all(|&length| length == neurons), "numbers of {lengths:?} neurons instead of {neurons}");
@@ -58,7 +58,7 @@ impl LinearParams {
     }
 }
 
-/// Sums the codes tile by tile; codes that fill up a tile are 0.
+/// Sums the codes tile by tile; padding is 0.
 fn code_sums(multiplier: Multiplier, weights: &PackedWeights<'_>) -> Vec<i32> {
     let mut cells = vec![0; weights.blocks() * BLOCK_CELLS * CELL];
     let mut sums = Vec::with_capacity(weights.tiles() * TILE_NEURONS);

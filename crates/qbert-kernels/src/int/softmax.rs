@@ -1,7 +1,7 @@
 //! Softmax from integer scores to probability codes, row by row.
 //!
-//! The arithmetic and the order of the sum are those of [`crate::Kernels::softmax`] (scores below 2^24 are exact in f32):
-//! probabilities have the same bits as there, and a code is `round_half_even(255 · p)`.
+//! The arithmetic and the order of the sum are those of [`crate::Kernels::softmax`] (scores below 2^24 are exact in f32),
+//! so probabilities have the same bits; a code is `round_half_even(255 · p)`.
 
 use crate::simd::math::exp_of_each;
 use crate::simd::{Kernel, Simd};
@@ -9,7 +9,7 @@ use crate::simd::{Kernel, Simd};
 /// Vectors whose exponentials are computed at once.
 const TOGETHER: usize = 4;
 
-/// Rows of scores on their way to codes.
+/// Turns rows of scores into codes.
 pub(super) struct SoftmaxRows<'a> {
     /// Rows of integers, each padded to whole vectors; overwritten.
     pub(super) scores: &'a mut [i32],

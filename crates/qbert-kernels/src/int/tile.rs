@@ -3,9 +3,9 @@
 //! A tile is `rows × 32` sums `start + Σ A'·W`, accumulated in i32 that wraps, so that the result does not depend on
 //! the order of the additions: every multiplier gives the same integers.
 //!
-//! `A'` are activation codes minus 128 (`i8`), `W` weight codes (`u8`). This way round, rather than unsigned
-//! activations and signed weights, eight-bit weight codes need no detour, a shift of the zero point by 128 corrects for
-//! the 128, and AVX2's 16-bit pair sums have twice the room.
+//! `A'` are activation codes minus 128 (`i8`), `W` weight codes (`u8`). With signed activations and unsigned weights,
+//! rather than the other way round, all eight-bit weight codes fit, a shift of the zero point corrects for the 128, and
+//! AVX2's 16-bit pair sums have twice the room.
 
 use super::layout::{CELL, CELL_INPUTS, TILE_NEURONS};
 

@@ -1,10 +1,11 @@
-//! Weights whose codes change from step to step, for training: a byte each whatever their width, in the kernels' layout.
+//! Weights whose codes change from step to step, for training: one byte per code whatever its width, in the kernels'
+//! layout.
 //!
-//! Sums of codes do not depend on how codes are stored, so [`Compute::linear`] gives the same bits on these as on the same
-//! codes packed at their own width. Bytes are quicker to write and need no widening; they take a quarter of the memory of
-//! f32 weights.
+//! Sums of codes do not depend on how codes are stored, so [`Compute::linear`] gives the same bits as on the same codes
+//! packed at their own width. Bytes are faster to write and need no widening; they take a quarter of the memory of f32
+//! weights.
 //!
-//! Not for inference: there weights stay packed ([`super::pack`]), in a file that is mapped.
+//! Not for inference, where weights stay packed ([`super::pack`]) in a mapped file.
 
 use std::ops::Range;
 
@@ -15,7 +16,7 @@ use crate::compute::Compute;
 /// Bits of a stored code.
 const BITS: u8 = 8;
 
-/// A weight matrix `[neurons, inputs]` of codes with the numbers of its neurons, written as often as they change.
+/// A weight matrix `[neurons, inputs]` of codes with the parameters of its neurons, rewritten whenever they change.
 #[derive(Clone, Debug)]
 pub struct WideWeights {
     neurons: usize,
@@ -24,7 +25,7 @@ pub struct WideWeights {
     params: LinearParams,
 }
 
-/// The numbers of every output neuron: `w = step · code + low`, and the bias.
+/// The parameters of every output neuron: `w = step · code + low`, and the bias.
 #[derive(Clone, Copy, Debug)]
 pub struct Neurons<'a> {
     /// `Δw` of each.
@@ -65,7 +66,7 @@ impl WideWeights {
     /// Replaces everything, over all threads. `codes_of(neurons, codes)` writes the codes of some neurons, row-major.
     ///
     /// # Errors
-    /// The first error of `codes_of` in the order of the neurons; the matrix is then in no particular state.
+    /// The first error of `codes_of` in the order of the neurons; the content of the matrix is then unspecified.
     ///
     /// # Panics
     /// When a slice does not have one number per neuron.
@@ -97,13 +98,13 @@ impl WideWeights {
         PackedWeights::wide(self.neurons, self.inputs, &self.bytes)
     }
 
-    /// The neurons' numbers, as [`super::LinearLayer`] takes them.
+    /// The neurons' parameters, as [`super::LinearLayer`] takes them.
     pub fn params(&self) -> &LinearParams {
         &self.params
     }
 }
 
-/// Puts rows of codes into a tile's cells; what fills up the tile stays zero.
+/// Puts rows of codes into a tile's cells; the padding stays zero.
 fn lay_out(codes: &[u8], inputs: usize, tile: &mut [u8]) {
     let cells = tile.as_chunks_mut::<CELL>().0;
     for (neuron, row) in codes.chunks_exact(inputs).enumerate() {

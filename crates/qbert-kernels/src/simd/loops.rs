@@ -1,4 +1,4 @@
-//! The two loops nearly every vector kernel is: a function of each element, and sums over them.
+//! The two loops that nearly every vector kernel consists of: a function of each element, and sums over elements.
 
 use super::{Kernel, Simd};
 
@@ -56,15 +56,15 @@ impl<E: Elementwise<IN, OUT>, const IN: usize, const OUT: usize> Kernel for Map<
     }
 }
 
-/// Terms whose sums over all positions of `IN` slices are wanted.
+/// Terms that are summed over all positions of `IN` slices.
 pub(crate) trait Terms<const IN: usize, const SUMS: usize> {
     fn terms<S: Simd>(&self, simd: S, inputs: [S::F32; IN]) -> [S::F32; SUMS];
 }
 
 /// Sums of terms over slices of one length.
 ///
-/// Order: four vector accumulators take the vectors in turn (vector i goes to accumulator i mod 4),
-/// are added as (0+1)+(2+3), and the lanes are then added by `reduce_sum`'s tree.
+/// Order: vector i is added to accumulator i mod 4, the four accumulators are added as (0+1)+(2+3), and the lanes are
+/// then added by `reduce_sum`'s tree.
 #[inline(always)]
 pub(crate) fn sums<S: Simd, T: Terms<IN, SUMS>, const IN: usize, const SUMS: usize>(
     simd: S,

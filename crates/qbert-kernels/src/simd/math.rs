@@ -14,8 +14,8 @@ const LN_2_LOW: f32 = -2.121_944_4e-4;
 /// `(e^r - 1 - r) / r²` for |r| <= ln 2 / 2, highest power first; relative error of e^r 1e-8.
 const EXP_POLYNOMIAL: [f32; 5] = [0.001_392_617_6, 0.008_363_173, 0.041_666_555, 0.166_665_77, 0.5];
 
-/// `[value(0), …, value(N - 1)]`: one operation on several independent vectors. A chain of dependent operations leaves
-/// most of the CPU idle; written like this, `N` chains advance together.
+/// `[value(0), …, value(N - 1)]`: one operation on several independent vectors. One chain of dependent operations leaves
+/// most of the CPU idle; this way `N` chains advance together.
 macro_rules! each {
     ($simd:ident, $i:ident => $value:expr) => {{
         let mut out = [$simd.splat(0.0); N];

@@ -1,28 +1,22 @@
 //! The vector instruction sets behind one trait, so that every kernel is written once.
 //!
-//! A kernel is a struct that implements [`Kernel`]: its body is generic over [`Simd`] and
-//! `#[inline(always)]`, and [`Simd::vectorize`] runs that body inside a function compiled with the
-//! instruction set's features. A value of a `Simd` type is the proof that the CPU has those
-//! features: it can only be made after detection (see `cpu.rs`), and that is what every `unsafe`
-//! intrinsic call in the implementations relies on.
+//! A kernel is a struct that implements [`Kernel`]. Its body is generic over [`Simd`] and `#[inline(always)]`, and
+//! [`Simd::vectorize`] runs it inside a function that is compiled with the instruction set's features. A value of a `Simd`
+//! type proves that the CPU has those features: only [`Simd::detect`] makes one. Every `unsafe` call of an intrinsic in
+//! the implementations relies on that.
 //!
-//! Not for use outside this crate: callers see [`crate::Kernels`].
+//! Adding an instruction set is a file here and a line in the list below. Callers outside this crate see
+//! [`crate::Kernels`].
 
 use crate::implementations::implementations;
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(crate) mod avx512;
 pub(crate) mod loops;
 pub(crate) mod math;
-mod portable;
-
-#[cfg(target_arch = "x86_64")]
-pub(crate) use avx2::Avx2;
-#[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::Avx512;
-pub(crate) use portable::Portable;
+pub(crate) mod portable;
 
 implementations! {
     /// An instruction set that this CPU has.
@@ -58,8 +52,10 @@ pub(crate) const MAX_TILE_ROWS: usize = 12;
 
 /// A computation that can run on any instruction set.
 ///
-/// `run` must be `#[inline(always)]` in every implementation: otherwise its body is compiled
-/// without the instruction set's features and every intrinsic becomes a function call.
+/// Running one is safe: a kernel that holds addresses has an `unsafe` constructor, where the promises are made.
+///
+/// `run` must be `#[inline(always)]` in every implementation: otherwise its body is compiled without the instruction
+/// set's features and every intrinsic becomes a function call.
 pub(crate) trait Kernel {
     type Output;
     fn run<S: Simd>(self, simd: S) -> Self::Output;
@@ -81,9 +77,9 @@ pub(crate) struct Transpose {
 
 /// One instruction set: vectors of `LANES` 32-bit floats or integers.
 ///
-/// The order of every horizontal reduction is fixed per instruction set (a tree over the lanes).
-/// `mul_add` is fused on AVX2 and AVX-512 and two roundings on the portable set.
-pub(crate) trait Simd: Copy + Into<InstructionSet> + Send + Sync + 'static {
+/// The order of every horizontal reduction is fixed per instruction set (a tree over the lanes). `mul_add` rounds once on
+/// AVX2 and AVX-512 and twice on the portable set.
+pub(crate) trait Simd: Copy + Send + Sync + 'static {
     type F32: Copy;
     type U32: Copy;
     /// At most [`MAX_LANES`].
@@ -97,8 +93,8 @@ pub(crate) trait Simd: Copy + Into<InstructionSet> + Send + Sync + 'static {
     /// Runs `kernel` with this instruction set's features enabled.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
 
-    /// The same in a function of its own that is never inlined: for inner loops that fill the
-    /// register file, so that the code around them does not cost them registers.
+    /// The same in a separate function that is never inlined: for inner loops that fill the register file, so that the
+    /// code around them does not take registers from them.
     fn vectorize_apart<K: Kernel>(self, kernel: K) -> K::Output;
 
     fn splat(self, value: f32) -> Self::F32;
@@ -179,7 +175,7 @@ pub(crate) trait Simd: Copy + Into<InstructionSet> + Send + Sync + 'static {
     /// `count <= LANES` floats must be writable at `pointer`.
     unsafe fn store_first_ptr(self, pointer: *mut f32, count: usize, value: Self::F32);
 
-    /// Asks for the cache line at an address, which need not be valid.
+    /// Prefetches the cache line at an address, which need not be valid.
     #[inline(always)]
     fn prefetch(self, _address: *const f32) {}
 

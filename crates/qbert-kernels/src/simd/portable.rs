@@ -2,7 +2,7 @@
 //! the reference for the other sets and the fallback elsewhere. It has no fused multiply-add, because without hardware
 //! support that is a slow library call.
 
-use super::{InstructionSet, Kernel, Simd};
+use super::{Kernel, Simd};
 
 /// Runs on any CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,10 +30,7 @@ macro_rules! lanes {
     }};
 }
 
-impl<const LANES: usize, const TILE_ROWS: usize> Simd for Array<LANES, TILE_ROWS>
-where
-    Self: Into<InstructionSet>,
-{
+impl<const LANES: usize, const TILE_ROWS: usize> Simd for Array<LANES, TILE_ROWS> {
     type F32 = [f32; LANES];
     type U32 = [u32; LANES];
     const LANES: usize = LANES;

@@ -1,9 +1,9 @@
-//! The reference: plain loops over cells, equal to the other instruction sets to the last bit.
+//! The reference: plain loops over cells. The other multipliers give exactly the same sums.
 
-use super::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, TILE_NEURONS, block_bytes, planes};
-use super::multiplier::Multiply;
-use super::tile::{PANEL, TileAddresses};
-use crate::simd::{self, InstructionSet};
+use super::Multiply;
+use crate::int::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, TILE_NEURONS, block_bytes, planes};
+use crate::int::tile::{PANEL, TileAddresses};
+use crate::simd::{InstructionSet, portable};
 
 /// Runs on any CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,7 +15,7 @@ impl Multiply for Portable {
     }
 
     fn instruction_set(self) -> InstructionSet {
-        simd::Portable::ANYWHERE.into()
+        portable::Portable::ANYWHERE.into()
     }
 
     fn rows(self, _bits: u8) -> usize {
@@ -60,7 +60,7 @@ fn widen(bits: u8, packed: &[u8], cells: &mut [u8]) {
 unsafe fn multiply(tile: &TileAddresses) {
     for row in 0..tile.rows {
         for half in 0..2 {
-            // SAFETY: the tile's own promises: 32 starts, `steps` cells in each half, `rows` rows of `4·steps` codes,
+            // SAFETY: the caller promises 32 starts, `steps` cells in each half, `rows` rows of `4·steps` codes,
             // and room for `rows` rows of 32 sums.
             unsafe {
                 let mut sums = tile.start.add(half * TILE_NEURONS).cast::<[i32; TILE_NEURONS]>().read_unaligned();

@@ -1,10 +1,10 @@
 //! A multiplier for unit tests only, with an order of codes of its own: input by input rather than neuron by neuron, and
 //! taller tiles than any other. It shows that nothing outside a multiplier relies on the stored order or on a height.
 
-use super::layout::{CELL, CELL_INPUTS, TILE_NEURONS};
-use super::multiplier::Multiply;
+use super::Multiply;
 use super::portable::Portable;
-use super::tile::TileAddresses;
+use crate::int::layout::{CELL, CELL_INPUTS, TILE_NEURONS};
+use crate::int::tile::TileAddresses;
 use crate::simd::InstructionSet;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,14 +3,20 @@
 //! A multiplier computes tiles of sums ([`Tile`]) and widens packed codes for them. Adding one is a file with a type
 //! that implements [`Multiply`], and a line in the list below. All multipliers give the same integers.
 
-use super::layout::{BLOCK_CELLS, CELL, block_bytes};
-use super::portable::Portable;
-use super::tile::{Tile, TileAddresses};
 #[cfg(target_arch = "x86_64")]
-use super::{avx2::Avx2Pairs, vnni::Vnni};
+mod avx2;
+mod portable;
+#[cfg(test)]
+mod rearranged;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
+
+use super::layout::{BLOCK_CELLS, CELL, block_bytes};
+use super::tile::{Tile, TileAddresses};
 use crate::error::KernelError;
 use crate::implementations::implementations;
 use crate::simd::InstructionSet;
+use portable::Portable;
 
 /// An integer kernel. A value is the proof that the CPU can run it.
 ///
@@ -47,10 +53,10 @@ pub(super) trait Multiply: Copy {
 implementations! {
     /// A multiplier that this CPU has.
     enum Choice, dispatch $with_multiplier;
-    Vnni: Vnni = "avx512-vnni" if "x86_64";
-    Avx2: Avx2Pairs = "avx2" if "x86_64";
-    Portable: Portable = "portable";
-    #[cfg(test)] Rearranged: super::rearranged::Rearranged = "rearranged";
+    Vnni: vnni::Vnni = "avx512-vnni" if "x86_64";
+    Avx2: avx2::Avx2Pairs = "avx2" if "x86_64";
+    Portable: portable::Portable = "portable";
+    #[cfg(test)] Rearranged: rearranged::Rearranged = "rearranged";
 }
 
 /// What multiplies codes of activations with codes of weights. Every multiplier gives the same integers.

@@ -1,16 +1,17 @@
 //! AVX2 without saturation: `vpmaddubsw` adds two products into 16 bits and saturates, so it only ever sees codes whose
 //! products fit.
 //!
-//! With `|A'| ≤ 128` and `W < 2^k` a pair sum is at most `256·(2^k - 1)` in size: up to seven bits it fits. Narrow codes
-//! leave room for several pair sums in 16 bits before they are widened to 32 (one multiplication fewer each); eight-bit
-//! codes are taken as two four-bit halves, the upper one weighted by 16 when it is widened.
+//! With `|A'| ≤ 128` and `W < 2^k` the magnitude of a pair sum is at most `256·(2^k - 1)`: up to seven bits it fits.
+//! Narrow codes leave room for several pair sums in 16 bits before they are widened to 32 (one multiplication fewer
+//! each); eight-bit codes are split into two four-bit halves, the upper one weighted by 16 when it is widened.
 
 use std::arch::x86_64::*;
 
-use super::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, block_bytes, planes};
-use super::multiplier::Multiply;
-use super::tile::TileAddresses;
-use crate::simd::{Avx2, InstructionSet, Simd};
+use super::Multiply;
+use crate::int::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, block_bytes, planes};
+use crate::int::tile::TileAddresses;
+use crate::simd::avx2::Avx2;
+use crate::simd::{InstructionSet, Simd};
 
 /// Proof that the CPU has AVX2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,7 +108,7 @@ fn widen_blocks<const BITS: u8>(packed: &[u8], cells: &mut [u8]) {
 /// As [`TileAddresses`] says; at most [`rows`] rows.
 unsafe fn multiply(_: Avx2Pairs, tile: &TileAddresses) {
     for half in 0..2 {
-        // SAFETY: the proof says that the CPU has AVX2; both halves are inside what the tile's maker promised.
+        // SAFETY: the proof says that the CPU has AVX2; both halves are inside what the caller promises.
         unsafe {
             let part = TileAddresses {
                 cells: tile.cells.add(half * tile.half_step),
@@ -129,7 +130,7 @@ unsafe fn multiply(_: Avx2Pairs, tile: &TileAddresses) {
 /// The first sixteen neurons of a tile, the steps in runs whose sums fit 16 bits.
 #[target_feature(enable = "avx2")]
 unsafe fn sixteen_neurons<const ROWS: usize>(tile: &TileAddresses) {
-    // SAFETY: every address is inside what the tile's maker promised.
+    // SAFETY: every address is inside what the caller promises.
     unsafe {
         for row in 0..ROWS {
             for vector in 0..2 {
@@ -174,7 +175,7 @@ unsafe fn add_to_sums(target: *mut i32, pairs: __m256i, weight: __m256i) {
 #[inline]
 unsafe fn run_of_codes<const ROWS: usize>(tile: &TileAddresses, from: usize, to: usize) {
     let mut pairs = [[_mm256_setzero_si256(); 2]; ROWS];
-    // SAFETY: every address is inside what the tile's maker promised.
+    // SAFETY: every address is inside what the caller promises.
     unsafe {
         for step in from..to {
             let cell = tile.cells.add(step * CELL);
@@ -201,7 +202,7 @@ unsafe fn run_of_codes<const ROWS: usize>(tile: &TileAddresses, from: usize, to:
 unsafe fn run_of_bytes<const ROWS: usize>(tile: &TileAddresses, from: usize, to: usize) {
     let mut pairs = [[[_mm256_setzero_si256(); 2]; 2]; ROWS];
     let nibble = _mm256_set1_epi8(15);
-    // SAFETY: every address is inside what the tile's maker promised.
+    // SAFETY: every address is inside what the caller promises.
     unsafe {
         for step in from..to {
             let cell = tile.cells.add(step * CELL);

@@ -2,10 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use super::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, block_bytes, planes};
-use super::multiplier::Multiply;
-use super::tile::TileAddresses;
-use crate::simd::{Avx512, InstructionSet, Simd};
+use super::Multiply;
+use crate::int::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, block_bytes, planes};
+use crate::int::tile::TileAddresses;
+use crate::simd::avx512::Avx512;
+use crate::simd::{InstructionSet, Simd};
 
 /// Proof that the CPU has AVX-512 with VNNI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,7 +79,7 @@ fn widen_blocks<const BITS: u8>(packed: &[u8], cells: &mut [u8]) {
     }
 }
 
-/// Bits cross byte borders here; the caller masks off those that did.
+/// Bits cross byte boundaries here; the caller masks them off.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
 fn move_down(bytes: __m512i, down: i32) -> __m512i {
@@ -106,10 +107,10 @@ unsafe fn multiply(_: Vnni, tile: &TileAddresses) {
     unsafe { by_rows!(1 4, 2 4, 3 2, 4 2, 5 2, 6 1, 7 1, 8 1, 9 1, 10 1, 11 1, 12 1) }
 }
 
-/// `CHAINS` sums per place take the steps in turn, so that few rows do not wait for each other's results.
+/// `CHAINS` sums per element take the steps in turn, so that with few rows no addition waits for the one before.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn multiply_rows<const ROWS: usize, const CHAINS: usize>(tile: &TileAddresses) {
-    // SAFETY: every address is inside what the tile's maker promised.
+    // SAFETY: every address is inside what the caller promises.
     unsafe {
         let mut sums = [[[_mm512_setzero_si512(); 2]; ROWS]; CHAINS];
         sums[0] = [[_mm512_loadu_si512(tile.start.cast()), _mm512_loadu_si512(tile.start.add(16).cast())]; ROWS];
