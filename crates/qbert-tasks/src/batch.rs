@@ -1,26 +1,26 @@
-//! A batch without padding: one run of tokens and the offsets of its sequences.
+//! A batch without padding: all tokens in a row, and the offsets of the sequences.
 //!
-//! Real text has wildly different lengths. A framework that pads computes on the padding (three quarters of a random
-//! SST-2 batch); here a batch of sequences is simply concatenated, every row of every matrix is a real token, and only
+//! Texts differ widely in length. A framework that pads computes on the padding (three quarters of a random SST-2
+//! batch). Here the sequences of a batch are concatenated: every row of every matrix is a real token, and only
 //! attention looks at the offsets.
 
 use std::ops::Range;
 
-/// What the model should have answered.
+/// What a model should predict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Targets {
     /// Nothing: prediction only.
     None,
     /// One label per sequence.
     Sequences(Vec<u32>),
-    /// One label per token; `None` where no label counts (special tokens, later pieces of a word).
+    /// One label per token; `None` for tokens without one (special tokens, later pieces of a word).
     Tokens(Vec<Option<u32>>),
     /// First and last token of the answer, counted from the start of each sequence.
     Spans(Vec<(u32, u32)>),
 }
 
 impl Targets {
-    /// What a mean loss is the mean over: sequences, labelled tokens or spans.
+    /// The number of terms in the mean loss: sequences, labelled tokens or spans.
     pub fn terms(&self) -> usize {
         match self {
             Self::None => 0,
@@ -38,9 +38,9 @@ pub struct Batch {
     pub input_ids: Vec<u32>,
     /// Token type of each token.
     pub segments: Vec<u8>,
-    /// Where each sequence starts, and at the end the number of tokens: one more entry than sequences.
+    /// The start of each sequence, then the number of tokens: one entry more than there are sequences.
     pub offsets: Vec<usize>,
-    /// The right answers.
+    /// What to predict.
     pub targets: Targets,
 }
 
@@ -50,7 +50,7 @@ impl Batch {
         Self { input_ids: Vec::new(), segments: Vec::new(), offsets: vec![0], targets: Targets::None }
     }
 
-    /// Appends one sequence; `targets` is set by the caller.
+    /// Appends a sequence; the caller sets `targets`.
     pub fn push(&mut self, input_ids: &[u32], segments: &[u8]) {
         debug_assert_eq!(input_ids.len(), segments.len());
         self.input_ids.extend_from_slice(input_ids);

@@ -14,7 +14,7 @@ pub struct Encoded {
     pub input_ids: Vec<u32>,
     /// 0 up to the first `[SEP]`, 1 after it.
     pub segments: Vec<u8>,
-    /// How many pieces of the text were cut off to fit.
+    /// The number of pieces cut off to fit.
     pub removed: usize,
 }
 
@@ -24,7 +24,7 @@ impl Encoded {
         self.input_ids.len()
     }
 
-    /// Never true for a sequence made here: it has at least `[CLS]` and `[SEP]`.
+    /// Never true for an encoded text, which has at least `[CLS]` and `[SEP]`.
     pub fn is_empty(&self) -> bool {
         self.input_ids.is_empty()
     }
@@ -46,16 +46,16 @@ impl Encoded {
     }
 }
 
-/// The ids of a text, for parts that need no offsets.
+/// The ids of a text, where offsets are not needed.
 pub(crate) fn ids(tokenizer: &Tokenizer, text: &str) -> crate::Result<Vec<u32>> {
     tokenizer.pieces(text).map(|pieces| pieces.ids)
 }
 
-/// Byte offsets to character offsets of one text, answered quickly for many offsets in a long text.
+/// Converts byte offsets of one text to character offsets, quickly even for many offsets in a long text.
 #[derive(Debug, Clone)]
 pub(crate) struct CharacterIndex<'a> {
     text: &'a str,
-    /// The number of characters before every 64th byte; empty for ASCII, where the two counts are the same.
+    /// The number of characters before every 64th byte; empty for ASCII, where both counts are the same.
     before: Vec<usize>,
 }
 
@@ -85,7 +85,7 @@ impl<'a> CharacterIndex<'a> {
     }
 }
 
-/// The byte at which character number `character` begins; the text's length if there are fewer.
+/// The byte at which character number `character` begins; the length of the text if it has fewer.
 pub(crate) fn byte_of_character(text: &str, character: usize) -> usize {
     text.char_indices().nth(character).map_or(text.len(), |(byte, _)| byte)
 }

@@ -1,14 +1,14 @@
-//! Everything that can be wrong with the data, labels, tokenizer files and sizes handed to this crate.
+//! Everything that can be wrong with data, labels, tokenizer files and lengths.
 //!
-//! `Display` says what is wrong and where (file, line, question id); [`Error::hint`] says what to do about it and is
-//! printed by the command line on a line of its own. Nothing here is for faults of the program: those are bugs.
+//! `Display` says what is wrong and where (file, line, question id); [`Error::hint`] says what to do about it; the
+//! command line prints it on a line of its own. Nothing here reports bugs of the program itself.
 
 use std::path::PathBuf;
 
-/// Shorthand for results of this crate.
+/// A result with this crate's [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A fault in what the user handed in.
+/// Something wrong with what the user provided.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -23,12 +23,12 @@ pub enum Error {
     /// A task name that does not exist.
     #[error("there is no task named {name:?}")]
     UnknownTask {
-        /// What was typed.
+        /// The name given.
         name: String,
-        /// The nearest name there is.
+        /// The most similar task name.
         nearest: Option<String>,
     },
-    /// A list of files that should hold at least one.
+    /// An empty list of files.
     #[error("no data file was given")]
     NoFiles,
     /// A data file without any content.
@@ -38,11 +38,11 @@ pub enum Error {
         path: PathBuf,
     },
     /// A data file with a header or markup, but no example in it.
-    #[error("{}: there is no example in the file, {what}", path.display())]
+    #[error("{}: the file has no examples, {what}", path.display())]
     NoExamples {
         /// The file.
         path: PathBuf,
-        /// What there is instead.
+        /// What it has instead.
         what: &'static str,
     },
     /// Bytes that are not UTF-8.
@@ -53,7 +53,7 @@ pub enum Error {
         /// The line, from 1.
         line: usize,
     },
-    /// A NUL byte, which no text file has.
+    /// A NUL byte, which text files do not have.
     #[error("{}:{line}: the line has a NUL byte", path.display())]
     NulByte {
         /// The file.
@@ -62,33 +62,33 @@ pub enum Error {
         line: usize,
     },
     /// A row with more or fewer fields than the header or the first row.
-    #[error("{}:{line}: {} where {expected} were expected", path.display(), counted(*found, "column"))]
+    #[error("{}:{line}: {}, expected {expected}", path.display(), counted(*found, "column"))]
     ColumnCount {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// How many the header or first row has.
+        /// The number of fields in the header or first row.
         expected: usize,
-        /// How many this row has.
+        /// The number in this row.
         found: usize,
-        /// How a row of this format should look, for the hint.
+        /// What a row of this format looks like, for the hint.
         layout: &'static str,
     },
-    /// A column that the user named and the file does not have.
+    /// A column that the user named but the file does not have.
     #[error("{}: there is no column {name:?}; the columns are {}", path.display(), quoted(available))]
     UnknownColumn {
         /// The file.
         path: PathBuf,
-        /// The name asked for.
+        /// The name given.
         name: String,
         /// The names in the file.
         available: Vec<String>,
-        /// The nearest of them.
+        /// The most similar of them.
         nearest: Option<String>,
     },
-    /// No column with any of the usual names for a role.
-    #[error("{}: no column for the {role} was found among {}", path.display(), quoted(available))]
+    /// No column has one of the usual names for a role.
+    #[error("{}: found no {role} column among {}", path.display(), quoted(available))]
     NoColumn {
         /// The file.
         path: PathBuf,
@@ -99,15 +99,15 @@ pub enum Error {
         /// The names in the file.
         available: Vec<String>,
     },
-    /// A header with the same name twice.
-    #[error("{}: the header has the column {name:?} twice", path.display())]
+    /// A header that repeats a name.
+    #[error("{}: the header repeats the column {name:?}", path.display())]
     DuplicateColumn {
         /// The file.
         path: PathBuf,
         /// The name.
         name: String,
     },
-    /// A CSV field whose quotes do not follow RFC 4180.
+    /// A CSV field that is not quoted as in RFC 4180.
     #[error("{}:{line}: {problem}", path.display())]
     Quoting {
         /// The file.
@@ -126,9 +126,9 @@ pub enum Error {
         line: usize,
         /// The label found.
         label: String,
-        /// The labels there are.
+        /// The list.
         known: Vec<String>,
-        /// The nearest of them.
+        /// The most similar of them.
         nearest: Option<String>,
     },
     /// An example that needs a label and has none.
@@ -139,18 +139,18 @@ pub enum Error {
         /// The line, from 1.
         line: usize,
     },
-    /// A column of NER tags with something that is no tag.
+    /// Something in the column of entity tags that is not a tag.
     #[error("{}:{line}: {tag:?} is not an entity tag", path.display())]
     BadTag {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What the last column has.
+        /// The value of the last column.
         tag: String,
     },
-    /// A list of labels that cannot be one.
-    #[error("bad label list: {problem}")]
+    /// A list of labels that is empty, or has an empty or repeated name.
+    #[error("invalid list of labels: {problem}")]
     BadLabels {
         /// What is wrong.
         problem: String,
@@ -168,10 +168,10 @@ pub enum Error {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// The parser's complaint.
+        /// The parser's message.
         problem: String,
     },
-    /// JSON without the fields the layout asks for.
+    /// JSON that does not have the expected layout.
     #[error("{}: {at}: {problem}", path.display())]
     JsonLayout {
         /// The file.
@@ -180,11 +180,11 @@ pub enum Error {
         at: String,
         /// What is wrong there.
         problem: String,
-        /// How the file should look, for the hint.
+        /// The expected layout, for the hint.
         layout: &'static str,
     },
-    /// A SQuAD answer that does not stand where its offset says.
-    #[error("{}: question {id:?}: the answer {expected:?} is not at character {offset} of its context, which has {found:?} there", path.display())]
+    /// A SQuAD answer that is not at its offset in the context.
+    #[error("{}: question {id:?}: the answer {expected:?} is not at character {offset} of the context; {found:?} is", path.display())]
     AnswerOffset {
         /// The file.
         path: PathBuf,
@@ -196,11 +196,11 @@ pub enum Error {
         expected: String,
         /// The context's text there.
         found: String,
-        /// The nearest place where the answer does stand.
+        /// The nearest offset at which the answer occurs.
         elsewhere: Option<usize>,
     },
-    /// Two questions with one id, so that predictions could not be told apart.
-    #[error("{}: the question id {id:?} is there twice", path.display())]
+    /// Two questions with the same id.
+    #[error("{}: the question id {id:?} occurs twice", path.display())]
     DuplicateId {
         /// The file.
         path: PathBuf,
@@ -210,7 +210,7 @@ pub enum Error {
     /// A tokenizer or vocabulary file that cannot be used.
     #[error("{name}: not a usable tokenizer: {problem}")]
     Tokenizer {
-        /// The file, or what stands for it.
+        /// The file, or a name for the text.
         name: String,
         /// What is wrong.
         problem: String,
@@ -218,19 +218,19 @@ pub enum Error {
     /// A vocabulary without one of BERT's special tokens.
     #[error("{name}: the vocabulary has no {token} token")]
     MissingSpecialToken {
-        /// The file, or what stands for it.
+        /// The file, or a name for the text.
         name: String,
         /// The token.
         token: &'static str,
     },
-    /// A directory without vocabulary.
-    #[error("{}: there is neither tokenizer.json nor vocab.txt", path.display())]
+    /// A directory without a vocabulary.
+    #[error("{}: the directory has neither tokenizer.json nor vocab.txt", path.display())]
     NoTokenizer {
         /// The directory.
         path: PathBuf,
     },
-    /// A vocabulary that is not the model's.
-    #[error("{}: the tokenizer has {tokens} tokens, the model's word embedding {rows} rows", path.display())]
+    /// A vocabulary that does not belong to the model.
+    #[error("{}: the tokenizer has {tokens} tokens, but the model's word embedding has {rows} rows", path.display())]
     VocabularyTooLarge {
         /// The directory.
         path: PathBuf,
@@ -239,8 +239,8 @@ pub enum Error {
         /// Rows.
         rows: usize,
     },
-    /// `tokenizer.json` and `vocab.txt` side by side that are not of the same model.
-    #[error("{}: tokenizer.json has {json} tokens, vocab.txt {vocab}", path.display())]
+    /// A `tokenizer.json` and a `vocab.txt` of different models in one directory.
+    #[error("{}: tokenizer.json has {json} tokens, but vocab.txt has {vocab}", path.display())]
     VocabularyMismatch {
         /// The directory.
         path: PathBuf,
@@ -249,20 +249,20 @@ pub enum Error {
         /// Lines in `vocab.txt`.
         vocab: usize,
     },
-    /// A text the tokenizer refuses.
+    /// A text that the tokenizer rejects.
     #[error("the text {text:?} cannot be tokenized: {problem}")]
     Tokenization {
         /// The beginning of the text.
         text: String,
-        /// What the tokenizer said.
+        /// The tokenizer's message.
         problem: String,
     },
     /// A maximum length that leaves no room for any text.
     #[error("a maximum length of {max_len} is too small: {what} needs at least {least}")]
     MaxLen {
-        /// The length asked for.
+        /// The length given.
         max_len: usize,
-        /// The least that works.
+        /// The smallest length that works.
         least: usize,
         /// For what.
         what: &'static str,
@@ -271,13 +271,13 @@ pub enum Error {
     #[error("the document stride is 0")]
     ZeroStride,
     /// Two lists that belong together and differ in length.
-    #[error("{what}: {found} where {expected} were expected")]
+    #[error("{what}: found {found}, expected {expected}")]
     Length {
         /// What was counted.
         what: String,
-        /// How many there should be.
+        /// The number expected.
         expected: usize,
-        /// How many there are.
+        /// The number found.
         found: usize,
     },
     /// A sequence to learn from that has no label.
@@ -295,7 +295,7 @@ pub enum Error {
     /// Predictions that belong to another kind of task than the data.
     #[error("the predictions are for another kind of task than the data")]
     OtherKind,
-    /// A label id beyond the list of labels.
+    /// A label id that is not in the list of labels.
     #[error("label id {id} is out of range: there are {count} labels")]
     LabelId {
         /// The id.
@@ -313,14 +313,14 @@ impl Error {
         matches!(self, Self::Io { source, .. } if !is_wrong_path(source.kind()))
     }
 
-    /// What to do about it, for a `hint:` line; `None` where the message says it all.
+    /// What to do about it, for a `hint:` line; `None` if the message says everything.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Error::Io { .. } => "check the path and the permissions".to_owned(),
             Error::UnknownTask { nearest, .. } => suggestion(nearest.as_deref(), "the tasks are", &task_names()),
-            Error::NoFiles => "name at least one file".to_owned(),
+            Error::NoFiles => "give at least one file".to_owned(),
             Error::Empty { .. } | Error::NoExamples { .. } => {
-                "check that the right file was named and that it was written completely".to_owned()
+                "check that this is the right file and that it is complete".to_owned()
             }
             Error::InvalidUtf8 { .. } => {
                 "save the file as UTF-8, for example with `iconv -f latin1 -t utf-8`".to_owned()
@@ -335,17 +335,15 @@ impl Error {
             ),
             Error::NoColumn { role, tried, .. } => {
                 let (field, tried) = (column_field(role), tried.join(", "));
-                format!(
-                    "the first line must hold the column names; set `{field}` to the right one (tried: {tried})"
-                )
+                format!("the first line must hold the column names; set `{field}` to the right one (tried: {tried})")
             }
             Error::DuplicateColumn { .. } => "rename one of them".to_owned(),
             Error::Quoting { .. } => {
-                "a csv field with a comma, quote or line break stands in quotes, a quote inside it is doubled"
+                "put a csv field with a comma, quote or line break in quotes, and double the quotes inside it"
                     .to_owned()
             }
             Error::UnknownLabel { nearest, .. } => nearest.as_ref().map_or_else(
-                || "correct the file, or set `labels` to the labels of this data".to_owned(),
+                || "fix the file, or set `labels` to the labels of this data".to_owned(),
                 |name| format!("did you mean {name:?}?"),
             ),
             Error::MissingLabel { .. } => "add the label, or remove the example".to_owned(),
@@ -353,33 +351,29 @@ impl Error {
                 "the last column must be O, or B- or I- (or E-, S-, L-, U-) followed by the entity type".to_owned()
             }
             Error::BadLabels { .. } => "give each label once, in the order of the model's outputs".to_owned(),
-            Error::UnknownFormat { .. } => {
-                "use a name that ends in .tsv, .csv or .jsonl, or set `format`".to_owned()
-            }
-            Error::Json { .. } => "check that the file is complete and is JSON".to_owned(),
+            Error::UnknownFormat { .. } => "use a name that ends in .tsv, .csv or .jsonl, or set `format`".to_owned(),
+            Error::Json { .. } => "check that the file is complete and valid JSON".to_owned(),
             Error::JsonLayout { layout, .. } => (*layout).to_owned(),
             Error::AnswerOffset { elsewhere, .. } => elsewhere.map_or_else(
                 || {
-                    "`answer_start` counts Unicode characters, not bytes; the answer is nowhere in the context"
+                    "`answer_start` counts Unicode characters, not bytes; the answer does not occur in the context"
                         .to_owned()
                 },
-                |at| format!("`answer_start` counts Unicode characters, not bytes; the answer stands at {at}"),
+                |at| format!("`answer_start` counts Unicode characters, not bytes; the answer is at {at}"),
             ),
-            Error::DuplicateId { .. } => "give every question an id of its own".to_owned(),
-            Error::Tokenizer { .. } => "fetch the checkpoint's tokenizer files again".to_owned(),
+            Error::DuplicateId { .. } => "give every question its own id".to_owned(),
+            Error::Tokenizer { .. } => "download the checkpoint's tokenizer files again".to_owned(),
             Error::MissingSpecialToken { .. } => {
                 "use the vocabulary that belongs to a BERT checkpoint: it has [PAD], [UNK], [CLS] and [SEP]".to_owned()
             }
             Error::VocabularyTooLarge { .. } => {
-                "they are of different models: copy tokenizer.json or vocab.txt from the checkpoint the model was made from"
+                "they belong to different models: copy tokenizer.json or vocab.txt from the original checkpoint"
                     .to_owned()
             }
-            Error::NoTokenizer { .. } => "copy one of them from the checkpoint the model was made from".to_owned(),
-            Error::VocabularyMismatch { .. } => {
-                "they are of different models: remove the one that does not belong here".to_owned()
-            }
+            Error::NoTokenizer { .. } => "copy one of them from the original checkpoint".to_owned(),
+            Error::VocabularyMismatch { .. } => "they belong to different models: remove the wrong one".to_owned(),
             Error::Tokenization { .. } => return None,
-            Error::MaxLen { least, .. } => format!("ask for {least} or more"),
+            Error::MaxLen { least, .. } => format!("use {least} or more"),
             Error::ZeroStride => "the usual stride is 128".to_owned(),
             Error::Length { .. }
             | Error::LabelId { .. }
@@ -414,7 +408,7 @@ fn suggestion(nearest: Option<&str>, all: &str, names: &[String]) -> String {
     nearest.map_or_else(|| format!("{all} {list}"), |name| format!("did you mean {name:?}? {all} {list}"))
 }
 
-/// At most a dozen names, so that a file without header does not fill the screen with its first row.
+/// At most a dozen names, so that a file without a header does not fill the screen with its first row.
 fn quoted(names: &[String]) -> String {
     const SHOWN: usize = 12;
     let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("{:?}", shortened(name, 40))).collect();
@@ -424,7 +418,7 @@ fn quoted(names: &[String]) -> String {
     }
 }
 
-/// The beginning of a text, cut at a character and marked as cut.
+/// The beginning of a text, with an ellipsis if it is longer.
 pub(crate) fn shortened(text: &str, characters: usize) -> String {
     match text.char_indices().nth(characters) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -30,7 +30,7 @@ impl Features {
         &self.dataset
     }
 
-    /// Number of sequences; more than examples where long ones are windowed.
+    /// The number of sequences, which exceeds the number of examples if long ones are split into windows.
     pub fn len(&self) -> usize {
         self.sequences.len()
     }
@@ -40,7 +40,7 @@ impl Features {
         self.sequences.is_empty()
     }
 
-    /// Length of a sequence in tokens.
+    /// The length of a sequence in tokens.
     pub fn length(&self, index: usize) -> usize {
         self.sequences[index].len()
     }
@@ -75,7 +75,10 @@ impl Features {
         predictions.score(&self.dataset, labels)
     }
 
-    /// These sequences as a batch, with their targets where `targets` asks for them.
+    /// A batch of these sequences, with their targets if `targets` is true.
+    ///
+    /// # Errors
+    /// [`Error::Unlabelled`] for targets of an example without a label.
     pub fn batch(&self, indices: &[usize], targets: bool) -> Result<Batch> {
         let mut batch = Batch::new();
         for &index in indices {
@@ -88,18 +91,18 @@ impl Features {
         Ok(batch)
     }
 
-    /// The first batches of `size` sequences in the order of the data, without targets, `most` at the most.
+    /// The first batches of `size` sequences in the order of the data, without targets, at most `most`.
     pub fn first_batches(&self, size: usize, most: usize) -> impl Iterator<Item = Result<Batch>> {
         let ranges = batch_ranges(self.len(), size).take(most);
         ranges.map(|range| self.batch(&range.collect::<Vec<_>>(), false))
     }
 
-    /// All indices in batches of roughly `tokens` tokens each: for evaluation, where the order does not matter.
+    /// All indices in batches of about `tokens` tokens, for evaluation, where the order does not matter.
     pub fn evaluation_batches(&self, tokens: usize) -> Vec<Vec<usize>> {
         self.batches_of((0..self.len()).collect(), tokens)
     }
 
-    /// These indices in batches of roughly `tokens` tokens each, sequences of like length together.
+    /// These indices in batches of about `tokens` tokens, with sequences of similar length together.
     pub fn batches_of(&self, mut order: Vec<usize>, tokens: usize) -> Vec<Vec<usize>> {
         order.sort_by_key(|&index| (std::cmp::Reverse(self.length(index)), index));
         let mut batches: Vec<Vec<usize>> = Vec::new();
@@ -119,7 +122,7 @@ impl Features {
     }
 }
 
-/// Cuts `count` items into batches of `size`, the last one possibly smaller.
+/// Splits `count` items into batches of `size`; the last one may be smaller.
 pub fn batch_ranges(count: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
     (0..count).step_by(size.max(1)).map(move |start| start..(start + size).min(count))
 }

@@ -1,8 +1,8 @@
-//! The ordered list of a task's labels: the one place that says which output of the head means what.
+//! The ordered list of a task's labels, which says what each output of a head means.
 //!
-//! The order is part of a trained model, so it must not depend on the order of the examples: labels found in data are
-//! sorted. Use [`crate::Task::default_labels`] for the paper's tasks, and a checkpoint's own `id2label` (through
-//! [`Labels::new`]) when a head is already trained.
+//! The order is part of a trained model and must not depend on the order of the examples, so labels found in data are
+//! sorted. The paper's tasks use [`crate::Task::default_labels`]; a trained head has its own, in `id2label` of the
+//! checkpoint ([`Labels::new`]).
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,22 +11,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// An ordered list of distinct label names; a label's id is its place in the list.
+/// An ordered list of distinct label names. A label's id is its position in the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Labels {
     names: Vec<String>,
     ids: HashMap<String, usize>,
-    /// Whether a number in the data may stand for an id: only where no name is a number itself, and no other list says
-    /// what numbers stand for.
+    /// Whether a number in the data may be an id: only if no name is a number, and no other list says what numbers
+    /// mean.
     numbers_are_ids: bool,
 }
 
 impl Labels {
-    /// Takes the names in the order given, which becomes the order of the ids.
+    /// Labels with these names; the order is the order of the ids.
     ///
     /// # Errors
-    /// [`Error::BadLabels`] when the list is empty or a name is empty or there twice.
+    /// [`Error::BadLabels`] when the list is empty, or a name is empty or repeated.
     pub fn new<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Result<Self> {
         let names: Vec<String> = names.into_iter().map(Into::into).collect();
         let bad = |problem: String| Err(Error::BadLabels { problem });
@@ -39,13 +39,13 @@ impl Labels {
                 return bad("a label has no name".to_owned());
             }
             if !seen.insert(name.as_str()) {
-                return bad(format!("the label {name:?} is there twice"));
+                return bad(format!("the label {name:?} is repeated"));
             }
         }
         Ok(Self::indexed(names))
     }
 
-    /// The labels found in data, in a fixed order: by value when all of them are whole numbers, else by code point.
+    /// The labels found in data, in a fixed order: by value if all are whole numbers, else by code point.
     ///
     /// # Errors
     /// As [`Labels::new`].
@@ -58,8 +58,8 @@ impl Labels {
         Self::new(names)
     }
 
-    /// The tags for a set of entity types: `O` first, then `B-` and `I-` of each type in code point order, both of
-    /// them even where the data has only one (a one-word entity type may get a second word tomorrow).
+    /// The tags for a set of entity types: `O` first, then `B-` and `I-` of each type in code point order, both
+    /// even if the data has only one (a type whose entities have one word today may have longer ones tomorrow).
     pub fn for_entity_types<S: AsRef<str>>(types: impl IntoIterator<Item = S>) -> Self {
         let distinct: BTreeSet<String> = types.into_iter().map(|name| name.as_ref().to_owned()).collect();
         let mut names = vec!["O".to_owned()];
@@ -70,7 +70,7 @@ impl Labels {
         Self::indexed(names)
     }
 
-    /// For lists written in this crate, which are known to be distinct.
+    /// For lists in this crate, which are known to be distinct.
     pub(crate) fn from_fixed(names: &[&str]) -> Self {
         Self::indexed(names.iter().map(|&name| name.to_owned()).collect())
     }
@@ -86,7 +86,7 @@ impl Labels {
         self.names.len()
     }
 
-    /// Always false for a list made by this type's constructors; here because `len` is.
+    /// Never true for a list made by this type's constructors.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
@@ -110,8 +110,8 @@ impl Labels {
         ids.iter().map(name).collect()
     }
 
-    /// The id of a label as it stands in data: its name, or, when no name is a number, its id written as a number
-    /// (SST-2 files say `1` for `positive`).
+    /// The id of a label in data, which is a name or, if no name is a number, an id (SST-2 files have `1` for
+    /// `positive`).
     pub fn id(&self, raw: &str) -> Option<usize> {
         if let Some(&id) = self.ids.get(raw) {
             return Some(id);
@@ -120,8 +120,8 @@ impl Labels {
         (number < self.len()).then_some(number)
     }
 
-    /// These labels of a trained head, for data that says `expected`: found by name, whatever their order and case, and
-    /// by number in the order of `expected`. `None` where one of `expected` is missing here.
+    /// These labels of a trained head, for data labelled with `expected`: names match in any order and case, numbers
+    /// count in the order of `expected`. `None` if one of `expected` is missing here.
     pub fn for_data_of(&self, expected: &Self) -> Option<Self> {
         if self.names == expected.names {
             return Some(self.clone());
@@ -139,13 +139,13 @@ impl Labels {
         Some(labels)
     }
 
-    /// The known name nearest to an unknown one.
+    /// The name most similar to an unknown one.
     pub fn nearest(&self, raw: &str) -> Option<String> {
         nearest(raw, &self.names)
     }
 
-    /// Whether these are the `LABEL_0`, `LABEL_1`, … that a checkpoint carries when nobody named its labels. Such
-    /// names say nothing about the data, so a caller should rather take the labels found there.
+    /// Whether these are the `LABEL_0`, `LABEL_1`, … of a checkpoint whose labels were never named. They say
+    /// nothing about the data, so callers use the labels found there.
     pub fn are_placeholders(&self) -> bool {
         self.names.iter().enumerate().all(|(id, name)| *name == format!("LABEL_{id}"))
     }
@@ -205,7 +205,7 @@ mod tests {
         assert!(Labels::new(Vec::<String>::new()).is_err());
         assert!(Labels::new(["a", ""]).is_err());
         let twice = Labels::new(["a", "b", "a"]).unwrap_err();
-        assert_eq!(twice.to_string(), "bad label list: the label \"a\" is there twice");
+        assert_eq!(twice.to_string(), "invalid list of labels: the label \"a\" is repeated");
         assert!(serde_json::from_str::<Labels>(r#"["a","a"]"#).is_err());
     }
 

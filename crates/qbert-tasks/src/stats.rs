@@ -1,6 +1,6 @@
-//! What is in a data set, before anybody trains on it: counts, label balance, lengths, what a maximum length costs.
+//! Statistics of a data set, before training: counts, label balance, lengths, what a maximum length costs.
 //!
-//! Everything is counted over the whole set; nothing is sampled.
+//! Everything is counted over the whole set, without sampling.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub struct DataStatistics {
     pub examples: usize,
     /// Left out by the reader (MNLI's `-`, SQuAD 2.0's impossible questions).
     pub skipped: usize,
-    /// How often each label occurs: examples in classification, words in NER; empty for QA.
+    /// How often each label occurs, counted in examples for classification and in words for NER; empty for QA.
     pub labels: Vec<LabelCount>,
     /// Examples, or words in NER, without label; questions without answer.
     pub unlabelled: usize,
@@ -25,7 +25,7 @@ pub struct DataStatistics {
     pub scheme: Option<TagScheme>,
     /// Distinct contexts, in QA.
     pub contexts: Option<usize>,
-    /// What the tokenizer makes of it, if one was given.
+    /// Lengths, if a tokenizer was given.
     pub tokens: Option<TokenStatistics>,
 }
 
@@ -41,7 +41,7 @@ pub struct LabelCount {
 /// Lengths in tokens, special ones included.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TokenStatistics {
-    /// Of whole examples, before any cut; in QA of question and whole context.
+    /// Of whole examples, before truncation; in QA of question and whole context.
     pub lengths: Quantiles,
     /// All tokens of all sequences that would go into a model.
     pub total: usize,
@@ -51,24 +51,24 @@ pub struct TokenStatistics {
     pub truncated: usize,
     /// `truncated` as a share of the examples.
     pub truncated_share: f64,
-    /// Sequences that would go into a model: more than examples where long ones are windowed.
+    /// Sequences that would go into a model, more than examples if long ones are split into windows.
     pub windows: usize,
 }
 
-/// Some quantiles of a list of lengths: the smallest value that at least this share of the list does not exceed.
+/// Quantiles of a list of lengths: the smallest value that at least this share of the list does not exceed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
-    /// The least.
+    /// The smallest.
     pub min: usize,
-    /// One half is not longer.
+    /// The median.
     pub p50: usize,
-    /// 90 % are not longer.
+    /// 90 % are at most this long.
     pub p90: usize,
-    /// 95 % are not longer.
+    /// 95 % are at most this long.
     pub p95: usize,
-    /// 99 % are not longer.
+    /// 99 % are at most this long.
     pub p99: usize,
-    /// The greatest.
+    /// The largest.
     pub max: usize,
     /// The mean.
     pub mean: f64,
@@ -86,7 +86,7 @@ impl Quantiles {
     }
 }
 
-/// Describes a data set; with a tokenizer also its lengths, for sequences of at most `qa.max_len` tokens.
+/// Describes a data set, and with a tokenizer its lengths for sequences of at most `qa.max_len` tokens.
 ///
 /// `qa.max_len` is the maximum length of every kind of task; the other fields matter to question answering only.
 ///

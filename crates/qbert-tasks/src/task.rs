@@ -1,8 +1,8 @@
-//! The tasks a user can name, and the four kinds of work behind them.
+//! The tasks a user can name.
 //!
 //! `sst2`, `mnli`, `conll03` and `squad` are the paper's four (§4); `classify`, `pair`, `ner` and `qa` are the same
-//! four kinds of work on a user's own files. The difference is only in how files are read and in which labels are
-//! assumed: everything after the reader goes by [`Kind`].
+//! kinds of work on a user's own files. They differ only in how files are read and which labels are assumed;
+//! everything after the reader goes by [`Kind`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Kind, Labels};
 
-/// A task as named on the command line.
+/// A task by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Task {
@@ -35,11 +35,11 @@ pub enum Task {
 }
 
 impl Task {
-    /// Every task, in the order in which help texts list them.
+    /// Every task, in the order of help texts.
     pub const ALL: [Task; 8] =
         [Task::Sst2, Task::Mnli, Task::Conll03, Task::Squad, Task::Classify, Task::Pair, Task::Ner, Task::Qa];
 
-    /// The name used on the command line and in files.
+    /// The name on the command line and in files.
     pub fn name(self) -> &'static str {
         match self {
             Task::Sst2 => "sst2",
@@ -63,11 +63,11 @@ impl Task {
         }
     }
 
-    /// The labels the task is defined with, or `None` where they are found in the user's data (or there are none).
+    /// The labels that the task defines; `None` if they come from the user's data or there are none.
     ///
     /// - `sst2`: `negative`, `positive` (0 and 1 in the file).
     /// - `mnli`: `entailment`, `neutral`, `contradiction`, the order of GLUE's own label ids. Checkpoints trained
-    ///   elsewhere may use another order (some have contradiction first): pass their labels as given instead.
+    ///   elsewhere may use another order (some have contradiction first): read data with their labels instead.
     /// - `conll03`: `O`, then `B-`/`I-` of PER, ORG, LOC, MISC, the order of the common copies of the data set.
     pub fn default_labels(self) -> Option<Labels> {
         let names: &[&str] = match self {

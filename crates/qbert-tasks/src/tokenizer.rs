@@ -1,9 +1,9 @@
 //! BERT's WordPiece tokenizer, read from `tokenizer.json` or `vocab.txt`, on top of the `tokenizers` crate.
 //!
 //! Two things differ from handing the file to that crate. Truncation and padding stored in a `tokenizer.json`
-//! (sentence-transformers' files pad everything to 128) are switched off: cutting is done by [`crate::features`],
-//! padding by nobody. And special tokens are added by the features too, because windows and word alignment need to
-//! know where they are. What the crate gives is the piece ids and where each piece stands in the original text.
+//! (sentence-transformers' files pad everything to 128) are switched off: the tasks truncate, and nothing is padded.
+//! The tasks also add special tokens, because windows and word alignment need to know where they are. The crate
+//! provides the piece ids and the position of each piece in the original text.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl VocabOptions {
 pub struct Pieces {
     /// Vocabulary ids.
     pub ids: Vec<u32>,
-    /// Where each piece stands in the original text: bytes, begin and end, always at character boundaries.
+    /// The bytes of each piece in the original text, start and end, always at character boundaries.
     pub offsets: Vec<(usize, usize)>,
 }
 

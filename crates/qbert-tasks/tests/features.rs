@@ -17,7 +17,7 @@ fn too_small_a_length_is_refused_for_every_kind() {
     let tokenizer = tokenizer();
     let message = |error: Error| format!("{error} / {}", error.hint().unwrap_or_default());
     let single = classify::encode(&tokenizer, "owl", None, 2).unwrap_err();
-    assert_eq!(message(single), "a maximum length of 2 is too small: a text needs at least 3 / ask for 3 or more");
+    assert_eq!(message(single), "a maximum length of 2 is too small: a text needs at least 3 / use 3 or more");
     assert!(classify::encode(&tokenizer, "owl", Some("bell"), 4).is_err());
     assert!(ner::encode(&tokenizer, &["owl"], None, 0, 2).is_err());
     let options = QaOptions { max_len: 67, ..QaOptions::default() };

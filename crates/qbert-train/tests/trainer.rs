@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use common::training::{Observer, data};
 use common::{compute, goldens};
-use qbert_tasks::{DataSource, Task};
+use qbert_tasks::{DataSource, LabelSource, Labels, Task};
 use qbert_train::Error;
-use qbert_train::evaluate::evaluate;
-use qbert_train::finetune::{Finetune, finetune, recipe};
+use qbert_train::evaluate::{evaluate, evaluate_on};
+use qbert_train::finetune::{Finetune, TrainingData, finetune, finetune_on, recipe};
 use qbert_train::trainer::StepRecord;
 
 fn job(home: &Path, out: &str) -> Finetune {
@@ -192,4 +192,33 @@ fn settings_that_make_no_sense_are_refused_by_the_name_of_their_flag() {
         assert!(error.starts_with(expected), "{error}");
         assert!(!job.out.exists(), "nothing is written");
     }
+}
+
+#[test]
+fn lent_data_gives_the_same_bytes_as_reading_it_again() {
+    let home = tempfile::tempdir().unwrap();
+    let (read, lent) = (job(home.path(), "read"), job(home.path(), "lent"));
+    finetune(&read, &compute(2), &mut Observer::default()).unwrap();
+    let data = TrainingData::read(&lent, None).unwrap();
+    finetune_on(&lent, data.clone(), &compute(2), &mut Observer::default()).unwrap();
+    assert!(weights(&read) == weights(&lent), "the weights differ");
+    let again = evaluate(&read.out, &read.dev_data(), &compute(1), |_, _| {}).unwrap();
+    let shared = evaluate_on(&lent.out, data.dev, &compute(1), |_, _| {}).unwrap();
+    assert_eq!(shared.predictions, again.predictions);
+    assert_eq!(shared.evaluation.value, again.evaluation.value);
+}
+
+#[test]
+fn data_read_with_the_labels_in_another_order_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let first = job(home.path(), "first");
+    finetune(&first, &compute(2), &mut Observer::default()).unwrap();
+    let mut other = job(home.path(), "other");
+    other.data.read.labels = LabelSource::Given(Labels::new(["positive", "negative"]).unwrap());
+    let data = TrainingData::read(&other, None).unwrap();
+    other.model = first.out;
+    let error = evaluate_on(&other.model, data.dev.clone(), &compute(1), |_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("head is for the labels negative, positive"), "{error}");
+    let error = finetune_on(&other, data, &compute(1), &mut Observer::default()).unwrap_err().to_string();
+    assert!(error.contains("the data was read with positive, negative"), "{error}");
 }

@@ -1,8 +1,8 @@
 //! Sequences for classification and sentence pairs.
 //!
-//! A single text is cut at the end. A pair that is too long is cut "longest first", as `transformers` does with its
-//! fast tokenizers: the longer text loses pieces until both are equally long, then both do, the second keeping the
-//! odd one. Equality with `transformers` is tested on generated pairs (`reference/metrics`).
+//! A single text is truncated at the end. A pair that is too long is truncated "longest first", as the fast tokenizers
+//! of `transformers` do: the longer text loses pieces until both are equally long, then both do, and the second keeps
+//! the odd one. Tests compare generated pairs with `transformers` (`reference/metrics`).
 
 use super::ClassifyExample;
 use crate::encoded::{Encoded, ids};

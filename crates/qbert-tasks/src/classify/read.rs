@@ -1,6 +1,6 @@
 //! Classification and sentence-pair data: SST-2 and MNLI as GLUE lays them out, and users' tsv, csv and jsonl files.
 //!
-//! All of them are tables with named columns, so one reader does: the paper's tasks only fix the names. SST-2 is a
+//! All are tables with named columns, so one reader is enough; the paper's tasks only fix the names. SST-2 is a
 //! tsv with `sentence` and `label`; MNLI one with `sentence1`, `sentence2` and `gold_label`, other columns ignored,
 //! rows whose gold label is `-` (no majority among the annotators) skipped and counted.
 
@@ -22,14 +22,14 @@ const ID_NAMES: &[&str] = &["id", "index", "idx", "guid"];
 /// MNLI's mark for a pair on which the annotators did not agree.
 const NO_MAJORITY: &str = "-";
 
-/// A row before its label is looked up, because the labels may first have to be found.
+/// A row whose label has not been looked up, because the list of labels may not be known yet.
 struct RawExample {
     example: ClassifyExample,
     label: Option<String>,
     line: usize,
 }
 
-/// Which columns play which part; indices into the header.
+/// The columns to use, as indices into the header.
 struct Roles {
     text: usize,
     text2: Option<usize>,
@@ -100,7 +100,7 @@ fn format_of(task: Task, path: &Path, options: &ReadOptions) -> Result<Format> {
         Some("csv") => Ok(Format::Csv),
         Some("jsonl" | "ndjson") => Ok(Format::Jsonl),
         Some("tsv" | "txt" | "tab") => Ok(Format::Tsv),
-        // GLUE has no other layout, so whatever the file is called.
+        // GLUE has no other layout.
         _ if matches!(task, Task::Sst2 | Task::Mnli) => Ok(Format::Tsv),
         _ => Err(Error::UnknownFormat { path: path.to_owned() }),
     }
@@ -111,7 +111,7 @@ fn read_table(task: Task, path: &Path, format: Format, options: &ReadOptions) ->
     let roles = roles(task, path, table.header(), options)?;
     let mut rows = Vec::new();
     while let Some(row) = table.next_row()? {
-        // Cloned, not taken: a user may give two roles to one column.
+        // Cloned, because a user may use one column twice.
         let field = |column: usize| row.fields[column].clone();
         let label = roles.label.map(field).map(|label| label.trim().to_owned()).filter(|label| !label.is_empty());
         let id = roles.id.map(field).unwrap_or_else(|| row.line.to_string());
@@ -170,7 +170,7 @@ fn roles(task: Task, path: &Path, header: &[String], options: &ReadOptions) -> R
     })
 }
 
-/// A column by the user's name, which must exist, or by the usual names, which need not.
+/// A column by the name that the user gave, which must exist, or by the usual names, which need not.
 fn find_column(
     path: &Path,
     header: &[String],

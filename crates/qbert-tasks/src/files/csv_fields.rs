@@ -1,8 +1,8 @@
-//! Fields of one CSV record after RFC 4180, fed line by line.
+//! The fields of one CSV record (RFC 4180), parsed line by line.
 //!
-//! Not the `csv` crate, because that one accepts an opening quote that is never closed and swallows the rest of the
-//! file into one field; a reader of users' files must name the line of that quote instead. The tests hold this
-//! parser against the `csv` crate's writer. Not for tsv, which has no quoting.
+//! The `csv` crate accepts an opening quote that is never closed and reads the rest of the file into one field; a
+//! reader of users' files must report the line of that quote instead. The tests compare this parser with the `csv`
+//! crate's writer. Not for tsv, which has no quoting.
 
 /// What is wrong with the quotes of a record.
 pub(crate) type QuotingFault = (usize, &'static str);
@@ -12,12 +12,12 @@ pub(crate) type QuotingFault = (usize, &'static str);
 pub(crate) struct RecordParser {
     fields: Vec<String>,
     field: String,
-    /// The line on which the still open quote stands.
+    /// The line of the quote that is still open.
     open_quote: Option<usize>,
 }
 
 impl RecordParser {
-    /// Whether a quoted field goes on in the next line, and where it began.
+    /// Where the quoted field began that continues on the next line, if one does.
     pub(crate) fn open_quote(&self) -> Option<usize> {
         self.open_quote
     }
@@ -53,7 +53,7 @@ impl RecordParser {
         }
     }
 
-    /// Takes a quoted field up to its closing quote and returns what follows, or `None` if it goes on.
+    /// Takes a quoted field up to its closing quote and returns what follows, or `None` if the field continues.
     fn take_quoted<'a>(&mut self, mut rest: &'a str) -> Option<&'a str> {
         while let Some(at) = rest.find('"') {
             self.field.push_str(&rest[..at]);

@@ -1,6 +1,6 @@
 //! Rows of a tsv or csv file with a header line.
 //!
-//! GLUE's tsv files have no quoting: a `"` opens nothing there, which generic CSV readers get wrong on real MNLI. So
+//! GLUE's tsv files have no quoting: a `"` means nothing there, which generic CSV readers get wrong on MNLI. So
 //! the two layouts share only the header and the column count.
 
 use std::path::Path;
@@ -50,7 +50,7 @@ impl Table {
         &self.header
     }
 
-    /// The next row, with as many fields as the header; empty lines are passed over.
+    /// The next row, with as many fields as the header; empty lines are skipped.
     pub(crate) fn next_row(&mut self) -> Result<Option<Row>> {
         let Some(row) = self.next_record()? else { return Ok(None) };
         if row.fields.len() != self.header.len() {

@@ -1,4 +1,4 @@
-//! Rows of a jsonl file: one JSON object per line, its keys playing the part of columns.
+//! Rows of a jsonl file: one JSON object per line, with its keys as columns.
 //!
 //! The first object's keys are the columns; later objects may have more, but must have those that are used. Texts
 //! are strings; labels and ids may be strings, whole numbers or booleans.
@@ -24,7 +24,7 @@ impl Objects {
         Ok(Self { lines: Lines::open(path)? })
     }
 
-    /// The next object and its line; blank lines are passed over.
+    /// The next object and its line; blank lines are skipped.
     pub(crate) fn next_object(&mut self) -> Result<Option<(usize, Map<String, Value>)>> {
         loop {
             let path = self.lines.path().to_owned();
@@ -41,7 +41,7 @@ impl Objects {
     }
 }
 
-/// The parser's message with the column but without its own line count, which is always 1 in jsonl.
+/// The parser's message with the column, but without its line number, which is always 1 in jsonl.
 fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let message = text.split(" at line ").next().unwrap_or(&text);

@@ -1,7 +1,7 @@
-//! The lines of a text file, one at a time, with their numbers: the floor under every reader but SQuAD's.
+//! The numbered lines of a text file, for every reader except SQuAD's.
 //!
-//! `BufRead::lines` would do but for three things: it does not say which line is not UTF-8, it leaves a byte-order
-//! mark on the first column's name, and it lets NUL bytes through.
+//! `BufRead::lines` does not say which line is not UTF-8, leaves a byte-order mark on the first column's name, and
+//! accepts NUL bytes.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -53,7 +53,7 @@ fn checked_line<'a>(path: &Path, number: usize, bytes: &'a [u8]) -> Result<&'a s
     std::str::from_utf8(bytes).map_err(|_| Error::InvalidUtf8 { path: path.to_owned(), line: number })
 }
 
-/// A whole file as text, for formats that are one value and not lines; same checks, same line numbers.
+/// A whole file as text, for formats that are not made of lines, with the same checks and line numbers.
 pub(crate) fn whole_file(path: &Path) -> Result<String> {
     let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
     let bytes = match bytes.strip_prefix(BYTE_ORDER_MARK) {

@@ -1,8 +1,8 @@
-//! From files to a [`Dataset`]: one call, [`read`], for every task.
+//! Data files: [`read`] turns the files of any task into a [`Dataset`].
 //!
-//! What all readers share: UTF-8 with or without byte-order mark, `\n` or `\r\n`, a missing last newline; NUL bytes
-//! and invalid UTF-8 are refused with their line. A file without a single example is an error, because nobody means
-//! it. Several files of one task are read one after the other; labels are found over all of them.
+//! All readers accept UTF-8 with or without a byte-order mark, `\n` or `\r\n`, and a missing last newline. They reject
+//! NUL bytes and invalid UTF-8 with the line, and files without a single example. Several files of one task are read
+//! one after the other, and labels are collected over all of them.
 
 pub(crate) mod csv_fields;
 pub(crate) mod delimited;
@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Dataset, Error, Labels, Result, Task};
 
-/// Names of the columns (or JSON keys) of a user's file; a `None` is looked for among the usual names.
+/// Names of the columns (or JSON keys) of a user's file; `None` tries the usual names.
 ///
 /// Tried in this order: text `text`, `sentence`, `sentence1`, `premise`, `question1`; second text `text2`, `text_b`,
 /// `sentence2`, `hypothesis`, `question2`; label `label`, `gold_label`, `labels`, `class`, `category`, `target`,
-/// `sentiment`; id `id`, `index`, `idx`, `guid` (or else the line number is the id).
+/// `sentiment`; id `id`, `index`, `idx`, `guid` (without one, the line number).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Columns {
@@ -36,10 +36,10 @@ pub struct Columns {
 /// Where the list of labels comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum LabelSource {
-    /// The task's own labels, or, for a user's task, those found in the data, sorted.
+    /// The task's own labels; for a user's task, the labels found in the data, sorted.
     #[default]
     TaskOrFound,
-    /// These, in this order (a trained head's); any other label in the data is an error.
+    /// These labels in this order, such as those of a trained head. Any other label in the data is an error.
     Given(Labels),
 }
 
@@ -47,7 +47,7 @@ pub enum LabelSource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// Tabs between fields, a header line, no quoting at all: a `"` is a character like any other.
+    /// Tabs between fields, a header line, no quoting: a `"` is an ordinary character.
     Tsv,
     /// Commas between fields, a header line, quoting as in RFC 4180.
     Csv,
@@ -55,16 +55,17 @@ pub enum Format {
     Jsonl,
 }
 
-/// How to read; the default suits the paper's tasks and files with the usual column names.
+/// How to read files. The default suits the paper's tasks and files with the usual column names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadOptions {
     /// Names of columns, for `classify` and `pair`.
     pub columns: Columns,
     /// Where the labels come from.
     pub labels: LabelSource,
-    /// Whether every example must have a label (or, in QA, an answer). Training and scoring need it, prediction not.
+    /// Whether every example must have a label (or, in QA, an answer). Training and scoring
+    /// need it, prediction does not.
     pub require_labels: bool,
-    /// The layout of the tables; `None` goes by the file's ending.
+    /// The layout of tables; `None` goes by the file extension.
     pub format: Option<Format>,
 }
 
@@ -77,7 +78,7 @@ impl Default for ReadOptions {
 /// Reads the files of a task into one data set.
 ///
 /// # Errors
-/// Any fault of a file, naming it and the line; see [`Error`].
+/// Anything wrong with a file, with its line; see [`Error`].
 pub fn read<P: AsRef<Path>>(task: Task, paths: &[P], options: &ReadOptions) -> Result<Dataset> {
     let paths: Vec<&Path> = paths.iter().map(AsRef::as_ref).collect();
     if paths.is_empty() {
@@ -86,7 +87,7 @@ pub fn read<P: AsRef<Path>>(task: Task, paths: &[P], options: &ReadOptions) -> R
     Dataset::read(task, &paths, options)
 }
 
-/// The labels to hold the data against, when they are not to be found in the data itself.
+/// The labels that the data must have; `None` if they are to be found in the data.
 pub(crate) fn fixed_labels(task: Task, options: &ReadOptions) -> Option<Labels> {
     match &options.labels {
         LabelSource::Given(labels) => Some(labels.clone()),

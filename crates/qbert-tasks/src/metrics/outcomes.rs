@@ -1,24 +1,24 @@
-//! What became of every example, so that two models can be compared on the same examples.
+//! The outcome of every example, so that two models can be compared on the same examples.
 //!
-//! The error of a difference of two figures is much smaller than their own errors suggest, since both models find the
-//! same examples hard. It is found from how much each example adds to a figure: [`Outcomes::influences`]. In files,
-//! outcomes are text that people can read, a few characters per example.
+//! The error of a difference between two figures is much smaller than their own errors suggest, since both models find
+//! the same examples hard. It follows from how much each example contributes to a figure: [`Outcomes::influences`]. In
+//! files, outcomes are readable text, a few characters per example.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What became of every example, in the order of the data.
+/// The outcome of every example, in the order of the data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcomes {
-    /// Whether its label was right: `1101`.
+    /// Whether the label was right: `1101`.
     Right(List<Right>),
-    /// Its entities: `2` where two were found and were all there are, `1/3/2` where one was right of three that were
-    /// found and two that there are.
+    /// The entities: `2` if both of two entities were found and nothing else, `1/3/2` if one of three found was right
+    /// and there are two.
     Entities(List<EntityCounts>),
-    /// The overlap of its answer with the best gold answer, from 0 to 1: `1 0.6667 0`.
+    /// The overlap of the answer with the best gold answer, from 0 to 1: `1 0.6667 0`.
     Overlap(List<Overlap>),
 }
 
@@ -37,7 +37,7 @@ impl Outcomes {
         self.len() == 0
     }
 
-    /// The figure that they come to, in percent: accuracy, entity F1, or the F1 of answers.
+    /// The resulting figure in percent: accuracy, entity F1, or the F1 of answers.
     pub fn value(&self) -> f64 {
         match self {
             Self::Right(all) => 100.0 * mean(&all.numbers()),
@@ -46,11 +46,11 @@ impl Outcomes {
         }
     }
 
-    /// How much each example moves the figure, in points times the number of examples; they sum up to 0.
+    /// How much each example moves the figure, in points times the number of examples; the sum is 0.
     ///
-    /// For a mean this is the example's own value less the mean. Entity F1 is a ratio of sums, which this linearizes.
-    /// The variance of the figure, by chance of the examples, is that of these numbers over their count, and that of a
-    /// difference of figures is that of the differences of these numbers.
+    /// For a mean this is the example's value minus the mean. Entity F1 is a ratio of sums, which is linearized. The
+    /// sampling variance of the figure is the variance of these numbers divided by their count; that of a difference of
+    /// figures is the same of the differences of these numbers.
     pub fn influences(&self) -> Vec<f64> {
         let of_mean = |values: Vec<f64>| {
             let mean = mean(&values);
@@ -69,12 +69,12 @@ impl Outcomes {
     }
 }
 
-/// The squared standard error of a sum of figures, by chance of the examples, from the sum of their influences.
+/// The squared standard error of a sum of figures, from the sum of their influences.
 pub fn squared_error(influences: &[f64]) -> f64 {
     let count = influences.len() as f64;
     let mean = mean(influences);
     let squares: f64 = influences.iter().map(|value| (value - mean).powi(2)).sum();
-    // A single example says nothing of chance.
+    // A single example says nothing about the variance.
     if influences.len() < 2 { f64::INFINITY } else { squares / (count - 1.0) / count }
 }
 
@@ -95,7 +95,7 @@ pub struct List<T>(pub Vec<T>);
 
 /// One example's outcome as text.
 pub trait Outcome: Copy + fmt::Display + FromStr<Err = String> {
-    /// What stands between two of them.
+    /// The separator.
     const BETWEEN: &'static str;
 }
 
@@ -219,7 +219,7 @@ impl Outcome for Overlap {
 
 impl fmt::Display for Overlap {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Four digits are more than any comparison needs; the figure itself is kept elsewhere, in full.
+        // Four digits are more than any comparison needs; the exact figure is kept elsewhere.
         write!(formatter, "{}", (self.0 * 1e4).round() / 1e4)
     }
 }

@@ -1,13 +1,13 @@
 //! Sequences for named entities: words to pieces and back.
 //!
-//! Each word is tokenized by itself; its tag stands on its first piece, the other pieces and the special tokens are
-//! ignored by loss and metric (`None`, PyTorch's −100). A word without any piece (a zero-width or control character)
-//! gets one `[UNK]`, so that there is exactly one prediction per word whatever the text.
+//! Each word is tokenized by itself and has its tag on its first piece; loss and metric ignore the other pieces and the
+//! special tokens (`None`, PyTorch's −100). A word without any piece (a zero-width or control character)
+//! gets one `[UNK]`, so that every word has exactly one prediction.
 //!
-//! A sentence that does not fit is split into overlapping windows of whole words instead of being cut: a window
-//! takes as many words as fit, the next one begins so that about a quarter of the window before it is seen again. A
-//! word in two windows belongs to the one in which it has more context on its poorer side (the earlier one if equal);
-//! only there does it have a label and a prediction. A single word longer than a window is cut to it.
+//! A sentence that does not fit is split into overlapping windows of whole words, not truncated. A window takes as
+//! many words as fit, and overlaps the next one by about a quarter. A word in two windows belongs to the one in which
+//! its smaller side of context is larger (the earlier one if equal); only there does it have a label and a
+//! prediction. A word longer than a window is truncated.
 
 use super::NerSentence;
 use crate::encoded::{Encoded, ids};
@@ -18,7 +18,7 @@ use crate::{Error, Result, Tokenizer};
 pub struct NerWindow {
     /// The sequence.
     pub encoded: Encoded,
-    /// Which sentence it is of.
+    /// The sentence it belongs to.
     pub sentence: usize,
     /// The words this window predicts, with the position of their first piece in the sequence.
     pub words: Vec<WordPosition>,
@@ -26,7 +26,7 @@ pub struct NerWindow {
     pub labels: Vec<Option<usize>>,
 }
 
-/// Where a word's prediction stands.
+/// Where a word's prediction is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WordPosition {
     /// The word's index in its sentence.
@@ -47,7 +47,7 @@ pub fn encode_all(tokenizer: &Tokenizer, sentences: &[NerSentence], max_len: usi
     Ok(windows)
 }
 
-/// Encodes one sentence; `sentence` is only passed through to the windows.
+/// Encodes one sentence; `sentence` is its index, copied to the windows.
 ///
 /// # Errors
 /// [`Error::MaxLen`] when not even one piece fits, [`Error::Length`] when there are not as many tags as words.
@@ -93,7 +93,7 @@ pub fn encode<S: AsRef<str>>(
     Ok(windows)
 }
 
-/// At least one and at most `room` pieces for every word, and how many had to be cut.
+/// At least one and at most `room` pieces for every word, and the number of pieces removed.
 fn word_pieces<S: AsRef<str>>(tokenizer: &Tokenizer, words: &[S], room: usize) -> Result<(Vec<Vec<u32>>, usize)> {
     let mut all = Vec::with_capacity(words.len());
     let mut removed = 0;
@@ -123,7 +123,7 @@ fn window_spans(pieces: &[Vec<u32>], room: usize) -> Vec<std::ops::Range<usize>>
         if end >= pieces.len() {
             return spans;
         }
-        // Step back by whole words worth a quarter of the window, but always get on by a word and past the last end.
+        // Step back by whole words for a quarter of the window, but always advance, and past the last end.
         let (mut next, mut overlap) = (end, 0);
         while next > begin + 1 && overlap + pieces[next - 1].len() <= room / 4 {
             next -= 1;
@@ -133,7 +133,7 @@ fn window_spans(pieces: &[Vec<u32>], room: usize) -> Vec<std::ops::Range<usize>>
     }
 }
 
-/// For each word the window in which it has the most context on its poorer side.
+/// For each word, the window in which its smaller side of context is largest.
 fn owners(pieces: &[Vec<u32>], spans: &[std::ops::Range<usize>]) -> Vec<usize> {
     let mut best: Vec<Option<(usize, usize)>> = vec![None; pieces.len()];
     for (index, span) in spans.iter().enumerate() {

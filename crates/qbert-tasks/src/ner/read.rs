@@ -1,10 +1,10 @@
 //! Named entities in CoNLL columns: CoNLL-2003 (word, part of speech, chunk, tag) and users' own files.
 //!
-//! The word is the first column, the tag the last; how many stand between does not matter, but every token line of a
-//! file must have the same number. Columns are separated by spaces or tabs (only these: a no-break space belongs to
-//! its word). Blank lines end sentences; `-DOCSTART-` lines are counted and left out.
+//! The word is the first column and the tag the last; every line of a file must have the same number of columns.
+//! Columns are separated by spaces or tabs (a no-break space belongs to its word). Blank lines end sentences;
+//! `-DOCSTART-` lines are counted and skipped.
 //!
-//! Tags leave this reader as IOB2, whatever they were: an entity begins at `B-` (or `S-`, `U-`) and wherever the
+//! Tags of any scheme are converted to IOB2: an entity begins at `B-` (or `S-`, `U-`) and wherever the
 //! previous word has no tag of the same type, which is how `conlleval` reads every scheme. That makes the conversion
 //! the same for IOB1, IOB2 and broken files; the scheme is detected only to be reported.
 
@@ -20,7 +20,7 @@ const DOCUMENT_START: &str = "-DOCSTART-";
 const LAYOUT: &str =
     "each line has a word first and its tag last, with spaces or tabs between, a blank line ends a sentence";
 
-/// A tag taken apart.
+/// A parsed tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Tag {
     Outside,
@@ -34,7 +34,7 @@ struct RawSentence {
     lines: Vec<usize>,
 }
 
-/// One file's sentences with what is needed to name a fault in them.
+/// The sentences of one file, with its path for errors.
 struct RawFile {
     path: PathBuf,
     sentences: Vec<RawSentence>,

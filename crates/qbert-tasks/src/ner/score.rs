@@ -250,6 +250,6 @@ mod tests {
         let gold = vec![vec!["O", "O"]];
         assert!(report(&gold, &Vec::<Vec<&str>>::new()).is_err());
         let error = report(&gold, &[vec!["O"]]).unwrap_err();
-        assert_eq!(error.to_string(), "predicted tags of sentence 0: 1 where 2 were expected");
+        assert_eq!(error.to_string(), "predicted tags of sentence 0: found 1, expected 2");
     }
 }

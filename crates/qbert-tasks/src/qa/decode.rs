@@ -1,12 +1,12 @@
-//! From start and end scores to answers cut out of the original context.
+//! From start and end scores to answers, which are spans of the original context.
 //!
-//! BERT's n-best rule: in every window the best starts and the best ends are paired; a pair counts if both are in the
-//! context, the start is in the window where it has the most context, and the answer is not too long. Unlike BERT's
-//! script, the best starts and ends are taken among context tokens only, so that scores on the question cannot crowd
-//! them out, and the text is cut by offsets, so that nothing has to be de-tokenized.
+//! This is BERT's n-best rule: in every window the best starts are paired with the best ends. A pair counts if both are
+//! in the context, the start is in the window where it has the most context, and the answer is not too long. Unlike
+//! BERT's script, only context tokens are ranked, so that scores on the question cannot crowd them out, and the text
+//! is taken by offsets, so that nothing has to be detokenized.
 //!
-//! Order is total: higher score, then earlier window, then earlier start, then earlier end; among equal texts only
-//! the best is kept. NaN scores count as −∞.
+//! The order is total: higher score, then earlier window, start and end. Among equal texts only the best is kept. NaN
+//! scores count as −∞.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -94,7 +94,7 @@ pub fn decode_each<'a, C: AsRef<str> + 'a, S: AsRef<[f32]>>(
 
 /// The best answers to one question, best first, from the windows of its context.
 ///
-/// Empty if no pair of tokens qualifies, which happens only with a context without any piece.
+/// Empty if no pair of tokens qualifies, which happens only for a context without pieces.
 ///
 /// # Errors
 /// [`Error::Length`] when scores and windows do not fit each other.
@@ -152,7 +152,7 @@ fn collect(
             candidates.push(Candidate { score, window: index, start, end });
         }
     }
-    // Every n-best end may lie before every n-best start: a one-piece answer keeps the window in the running.
+    // If all n-best ends lie before all n-best starts, a one-piece answer keeps the window in the running.
     if !window.most_context.is_empty() && !candidates.iter().any(|candidate| candidate.window == index) {
         let single = |start: usize| Candidate {
             score: start_scores[start] + end_scores[start],
@@ -179,7 +179,7 @@ fn best_indices(scores: &[f64], count: usize, allowed: impl Fn(usize) -> bool) -
 
 fn set_probabilities(answers: &mut [Answer]) {
     let Some(best) = answers.first().map(|answer| answer.score) else { return };
-    // An infinite best score leaves no finite differences: the best then has everything, shared among equals.
+    // With an infinite best score there are no finite differences: the best answers share all of the probability.
     let weight = |score: f64| if score == best { 1.0 } else { (score - best).exp() };
     let total: f64 = answers.iter().map(|answer| weight(answer.score)).sum();
     for answer in answers {

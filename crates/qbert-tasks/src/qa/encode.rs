@@ -1,12 +1,12 @@
 //! Sequences for question answering: the question and a window of the context, after BERT's own SQuAD recipe.
 //!
-//! `[CLS] question [SEP] context window [SEP]`. A context that does not fit is seen through several windows whose
-//! beginnings are `stride` pieces apart (BERT's meaning of "doc stride"; some other programs mean the overlap). A
-//! piece that is in several windows counts in the one where it has the most context: the larger
+//! `[CLS] question [SEP] context window [SEP]`. A context that does not fit is split into windows whose starts are
+//! `stride` pieces apart (BERT's meaning of "doc stride"; some programs mean the overlap). A piece in several windows
+//! counts in the one where it has the most context: the larger
 //! `min(left, right) + 0.01 · window length`, the earlier window if equal; decoding starts answers only there.
 //!
-//! For training, the first answer's characters become the pieces that touch them. A window that does not hold the
-//! whole answer points at `[CLS]` (0, 0), as in BERT's v1.1 recipe, or is left out (see [`Answerless`]).
+//! The target of training is the span of pieces that overlap the first answer. A window without the whole answer
+//! points at `[CLS]` (0, 0), as in BERT's v1.1 recipe, or is left out (see [`Answerless`]).
 
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ use super::{QaAnswer, QaExample};
 use crate::encoded::{CharacterIndex, Encoded, byte_of_character, ids};
 use crate::{Error, Result, Tokenizer};
 
-/// What becomes of a training window without the answer.
+/// What to do with a training window without the answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Answerless {
-    /// It is kept and points at `[CLS]`, as BERT does.
+    /// Keep it, pointing at `[CLS]`, as BERT does.
     #[default]
     PointAtCls,
-    /// It is left out, unless no window of the question holds the answer: then all are kept.
+    /// Leave it out, unless no window of the question has the answer; then keep all.
     Drop,
 }
 
@@ -29,11 +29,11 @@ pub enum Answerless {
 pub struct QaOptions {
     /// The longest sequence, special tokens included.
     pub max_len: usize,
-    /// From the beginning of one window to that of the next, in pieces.
+    /// From the start of one window to the start of the next, in pieces.
     pub stride: usize,
-    /// The longest question; the rest of it is cut off.
+    /// The longest question in pieces; longer ones are truncated.
     pub max_question: usize,
-    /// What becomes of training windows without the answer.
+    /// What to do with training windows without the answer.
     pub answerless: Answerless,
 }
 
@@ -61,7 +61,7 @@ impl QaOptions {
 pub struct QaWindow {
     /// The sequence.
     pub encoded: Encoded,
-    /// Which question it is of.
+    /// The question it belongs to.
     pub example: usize,
     /// The tokens of the sequence that are context.
     pub context: Range<usize>,
@@ -83,7 +83,7 @@ pub fn encode_all(tokenizer: &Tokenizer, examples: &[QaExample], options: &QaOpt
     let mut windows = Vec::with_capacity(examples.len());
     let mut context_pieces = None;
     for (index, example) in examples.iter().enumerate() {
-        // Questions of a paragraph follow each other and share its text: tokenize that once.
+        // Questions of a paragraph follow each other and share its text, which is tokenized once.
         let same = matches!(&context_pieces, Some((text, _)) if std::sync::Arc::ptr_eq(text, &example.context));
         if !same {
             context_pieces = Some((example.context.clone(), tokenizer.pieces(&example.context)?));
@@ -96,7 +96,7 @@ pub fn encode_all(tokenizer: &Tokenizer, examples: &[QaExample], options: &QaOpt
     Ok(windows)
 }
 
-/// Encodes one question; `example` is only passed through to the windows.
+/// Encodes one question; `example` is its index, copied to the windows.
 ///
 /// # Errors
 /// As [`QaOptions::check`].

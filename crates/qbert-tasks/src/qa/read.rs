@@ -1,9 +1,9 @@
 //! Question answering in SQuAD's JSON layout (v1.1; the extra keys of v2.0 are tolerated).
 //!
 //! `data` → articles → `paragraphs` → `qas` → `answers` with `text` and `answer_start`, the latter in Unicode code
-//! points. Every answer is checked against its context, because a shifted offset trains a model on wrong spans
-//! without anybody noticing. Questions marked `is_impossible` have no place in the v1.1 task the paper uses: where
-//! answers are required they are skipped and counted, otherwise they are kept as questions to be answered.
+//! points. Every answer is checked against its context, because a shifted offset would silently train the model on
+//! wrong spans. Questions marked `is_impossible` are not part of the v1.1 task that the paper uses: if answers are
+//! required they are skipped and counted, otherwise they are kept as questions to answer.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -32,7 +32,7 @@ pub(crate) fn read(paths: &[&Path], require_answers: bool) -> Result<QaData> {
     Ok(data)
 }
 
-/// Where in the file we are, for messages.
+/// The position in the file, for errors.
 struct Place<'a> {
     path: &'a Path,
     article: usize,

@@ -4,8 +4,8 @@
 //! the articles *a*, *an*, *the*, and joining what is left by single spaces. The official script is Python, so where
 //! the languages differ Python's rule holds: white space is what `str.split()` takes for it (U+001C to U+001F too),
 //! and a word, for the articles, is what `\w` takes for it (letters and numbers of any script and `_`, but no
-//! combining marks). Each question counts its best gold answer; a question without prediction counts 0. The F1 of two
-//! answers that are both empty after normalization is 0 while their exact match is 1: that too is the script's.
+//! combining marks). Each question counts its best gold answer; a question without a prediction counts 0. The F1 of
+//! two answers that are both empty after normalization is 0 while their exact match is 1, as in the script.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
