@@ -74,7 +74,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let bytes = bytes(options, quiet)?;
     let mut text = String::new();
     for &threads in &options.threads {
-        let options_of = SessionOptions { threads, ..SessionOptions::default() };
+        let options_of = SessionOptions::default().threads(threads);
         let session = Session::from_bytes(&options.model, bytes.clone(), options_of)?;
         check_lengths(&works, session.config().max_positions)?;
         for &(letter, sequences, length) in &works {

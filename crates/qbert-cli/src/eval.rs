@@ -90,8 +90,9 @@ fn packed(options: &Options, quiet: bool) -> Result<(Evaluated, &'static str)> {
         return Err(Error::new(ErrorKind::BadInput, "--masters: a packed model has no masters", hint));
     }
     let task = options.reading.task()?;
-    let threads = options.threads.unwrap_or(SessionOptions::default().threads);
-    let session = Session::open(&options.model, SessionOptions { threads, max_len: None })?;
+    let mut settings = SessionOptions::default();
+    settings.threads = options.threads.unwrap_or(settings.threads);
+    let session = Session::open(&options.model, settings)?;
     let max_len = options.reading.max_len_within(session.config().max_positions)?;
     let read = options.reading.options(true)?;
     let data = DataSource { task, files: vec![options.data.clone()], read, max_len };

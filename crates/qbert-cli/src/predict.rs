@@ -1,6 +1,7 @@
-//! `qbert predict`: a packed model answers, from arguments, lines or JSON objects.
+//! `qbert predict`: a packed model answers arguments, lines or JSON objects.
 //!
-//! Unlike the other verbs it writes as it goes: whoever feeds it line by line gets each answer before the next line.
+//! Unlike the other commands it prints as it goes: a program that feeds it line by line gets each answer before it sends
+//! the next line.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -8,17 +9,16 @@ use std::io::{BufRead, BufReader, ErrorKind as IoErrorKind, Read, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use qbert_model::Head;
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_runtime::{
-    Answers, Classification, Error as RuntimeError, Input, Prediction, Session, SessionOptions, Tagging,
+    Answers, Classification, Error as RuntimeError, Head, Input, Prediction, Session, SessionOptions, Tagging,
+    TaskError,
 };
-use qbert_tasks::{Error as TaskError, InputShape, Output, Task};
 use serde_json::Value;
 
 use super::note;
 
-/// The most inputs that are answered together.
+/// The largest number of inputs in one batch.
 const TOGETHER: usize = 256;
 
 /// Ask a packed model.
@@ -60,11 +60,11 @@ pub(crate) struct Options {
     threads: Option<usize>,
 }
 
-/// One question to the model, and what stands for it in messages and answers.
+/// One input, and how messages and answers refer to it.
 struct Item {
     input: Input,
     id: Option<Value>,
-    /// The line of the standard input, from 1; none for an argument.
+    /// The line of standard input, counted from 1; `None` for an argument.
     line: Option<usize>,
 }
 
@@ -73,30 +73,30 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let answered =
         if options.text.is_empty() { asking.each_line(std::io::stdin().lock()) } else { asking.each_argument() };
     match answered {
-        // Whoever closed the pipe has seen enough.
-        Ok(()) | Err(Failure::Closed) => Ok(String::new()),
-        Err(Failure::Said(error)) => Err(error),
+        // The reader closed the pipe because it has seen enough.
+        Ok(()) | Err(Failure::ClosedPipe) => Ok(String::new()),
+        Err(Failure::Error(error)) => Err(error),
     }
 }
 
+/// Why printing answers ended early.
 enum Failure {
-    Closed,
-    Said(Error),
+    ClosedPipe,
+    Error(Error),
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Said(error)
+        Self::Error(error)
     }
 }
 
 impl Options {
     fn input(&self, text: &str) -> Input {
-        let text = text.to_owned();
         match (&self.text2, &self.context) {
-            (Some(text2), _) => Input::Pair { text, text2: text2.clone() },
-            (None, Some(context)) => Input::Question { question: text, context: context.clone() },
-            (None, None) => Input::Text { text },
+            (Some(text2), _) => Input::pair(text, text2),
+            (None, Some(context)) => Input::question(text, context),
+            (None, None) => Input::text(text),
         }
     }
 
@@ -117,11 +117,13 @@ impl Options {
         Ok(Item { input, id, line: Some(number) })
     }
 
-    /// An error about one item: says which, and what to do in the terms of how it was given.
+    /// The runtime's error about one item, with its line and a hint that speaks of flags or keys.
     fn refusal(&self, item: &Item, error: RuntimeError) -> Error {
         let hint = match &error {
             RuntimeError::WrongTask { head, .. } => self.hint_for(*head).map(str::to_owned).or(error.hint()),
-            // It is too short for any item.
+            RuntimeError::SingleTexts { .. } if self.jsonl => Some("leave `text2` out of the object".to_owned()),
+            RuntimeError::SingleTexts { .. } => Some("leave --text2 out".to_owned()),
+            // It is too short for any item, so the line does not matter.
             RuntimeError::Task(TaskError::MaxLen { .. }) if self.max_len.is_some() => {
                 return Error::from(error).of_flag("--max-len");
             }
@@ -146,12 +148,12 @@ impl Options {
     }
 }
 
-/// Where an item stands, as messages begin.
+/// How a message about an item begins.
 fn place(line: Option<usize>) -> String {
     line.map(|number| format!("standard input, line {number}: ")).unwrap_or_default()
 }
 
-/// What is wrong with an object as a question to a model. Keys without a value count as absent.
+/// What is wrong with an object as an input. Keys whose value is `null` count as absent.
 fn problem_of(value: &Value) -> Option<String> {
     if !value.is_object() {
         return Some("not a JSON object".to_owned());
@@ -175,50 +177,36 @@ fn problem_of(value: &Value) -> Option<String> {
     question.or_else(|| no_string("question")).or_else(|| no_string("context")).or_else(|| without("text2", "text"))
 }
 
-/// The opened model and how it is asked.
+/// The open model and how its input arrives.
 struct Asking<'a> {
     options: &'a Options,
     session: Session,
-    /// What the model was trained for, if its file says so.
-    task: Option<Task>,
-    /// Whether nothing (more) is said about texts that lack the second one.
+    /// Whether to print no (more) warnings.
     is_silent: Cell<bool>,
 }
 
 impl<'a> Asking<'a> {
     fn new(options: &'a Options, quiet: bool) -> Result<Self> {
-        let threads = options.threads.unwrap_or(SessionOptions::default().threads);
-        let session = Session::open(&options.model, SessionOptions { threads, max_len: options.max_len });
-        let session = session.map_err(|error| match error {
+        let mut settings = SessionOptions::default().max_len(options.max_len);
+        settings.threads = options.threads.unwrap_or(settings.threads);
+        let session = Session::open(&options.model, settings).map_err(|error| match error {
             RuntimeError::MaxLen { .. } => Error::from(error).of_flag("--max-len"),
             RuntimeError::Kernel(_) => Error::from(error).of_flag("--threads"),
             _ => Error::from(error),
         })?;
-        let task = session.model().task().parse().ok();
-        Ok(Self { options, session, task, is_silent: Cell::new(quiet) })
+        Ok(Self { options, session, is_silent: Cell::new(quiet) })
     }
 
-    /// Pairs and single texts look alike to a classifier, but the answer to the wrong one means nothing.
+    /// Refuses what the model cannot answer, and warns once about answers that mean little.
     fn check(&self, item: &Item) -> Result<()> {
-        let Some(task) = self.task else { return Ok(()) };
-        let (model, is_object) = (self.options.model.display(), self.options.jsonl);
-        let profile = task.kind().profile();
-        match (profile.input, &item.input) {
-            (InputShape::Text, Input::Pair { .. }) if profile.output == Output::Sequence => {
-                let message = format!("{}a pair of texts, but {model} is for single ones ({task})", place(item.line));
-                let hint = if is_object { "leave `text2` out of the object" } else { "leave --text2 out" };
-                Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()))
-            }
-            (InputShape::Pair, Input::Text { .. }) => {
-                if !self.is_silent.replace(true) {
-                    let hint = if is_object { "give objects with text and text2" } else { "give it with --text2" };
-                    let place = place(item.line);
-                    note(&format!("warning: {place}a text without the second one that {model} ({task}) needs: {hint}"));
-                }
-                Ok(())
-            }
-            _ => Ok(()),
+        let warning = self.session.check(&item.input).map_err(|error| self.options.refusal(item, error))?;
+        if let Some(warning) = warning
+            && !self.is_silent.replace(true)
+        {
+            let hint = if self.options.jsonl { "give objects with text and text2" } else { "give it with --text2" };
+            note(&format!("warning: {}{warning}: {hint}", place(item.line)));
         }
+        Ok(())
     }
 
     fn each_argument(&self) -> std::result::Result<(), Failure> {
@@ -228,16 +216,16 @@ impl<'a> Asking<'a> {
         self.answer(items)
     }
 
-    /// Answers lines as they come: those that are there already together.
+    /// Answers lines as they arrive. Lines that have arrived together are answered together.
     fn each_line(&self, input: impl Read) -> std::result::Result<(), Failure> {
         let mut waiting = Vec::new();
         let ended = self.read_lines(input, &mut waiting);
-        // A bad line ends the reading, but the good ones before it have their answers.
+        // A bad line ends the run, but the lines before it are answered.
         self.answer(waiting)?;
         ended
     }
 
-    /// Reads lines up to the end or a bad one; what is not answered yet is left in `waiting`.
+    /// Reads lines up to the end or a bad one. Leaves items that are not answered yet in `waiting`.
     fn read_lines(&self, input: impl Read, waiting: &mut Vec<Item>) -> std::result::Result<(), Failure> {
         let mut reader = BufReader::with_capacity(1 << 16, input);
         let (mut number, mut line) = (0, String::new());
@@ -260,19 +248,21 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// Answers items together. If the model refuses, they are asked one by one: so those before the culprit have their
-    /// answers, and the error says which it is.
+    /// Answers items in one batch and prints the answers up to the first one that fails.
     fn answer(&self, items: Vec<Item>) -> std::result::Result<(), Failure> {
-        let inputs: Vec<Input> = items.iter().map(|item| item.input.clone()).collect();
-        if let Ok(predictions) = self.session.predict(&inputs) {
-            return write(self.options, items.iter().zip(&predictions));
+        let results = self.session.predict_each(items.iter().map(|item| &item.input));
+        let (mut answered, mut failure) = (Vec::with_capacity(items.len()), None);
+        for (item, result) in items.iter().zip(results) {
+            match result {
+                Ok(prediction) => answered.push((item, prediction)),
+                Err(error) => {
+                    failure = Some(self.options.refusal(item, error));
+                    break;
+                }
+            }
         }
-        for item in &items {
-            let predictions = self.session.predict(std::slice::from_ref(&item.input));
-            let predictions = predictions.map_err(|error| self.options.refusal(item, error))?;
-            write(self.options, std::iter::once(item).zip(&predictions))?;
-        }
-        Ok(())
+        write(self.options, &answered)?;
+        failure.map_or(Ok(()), |error| Err(error.into()))
     }
 }
 
@@ -284,10 +274,7 @@ fn unreadable(number: usize, error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Environment, format!("cannot read the standard input: {error}"), None)
 }
 
-fn write<'a>(
-    options: &Options,
-    answers: impl Iterator<Item = (&'a Item, &'a Prediction)>,
-) -> std::result::Result<(), Failure> {
+fn write(options: &Options, answers: &[(&Item, Prediction)]) -> std::result::Result<(), Failure> {
     let mut text = String::new();
     for (item, prediction) in answers {
         if options.json || options.jsonl {
@@ -302,8 +289,8 @@ fn write<'a>(
     }
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
-        IoErrorKind::BrokenPipe => Failure::Closed,
-        _ => Failure::Said(Error::new(ErrorKind::Environment, format!("cannot write to stdout: {error}"), None)),
+        IoErrorKind::BrokenPipe => Failure::ClosedPipe,
+        _ => Failure::Error(Error::new(ErrorKind::Environment, format!("cannot write to stdout: {error}"), None)),
     })
 }
 
@@ -313,6 +300,7 @@ fn for_people(input: &Input, prediction: &Prediction) -> String {
         Input::Pair { text, text2 } => format!("{text} | {text2}"),
         Input::Words { words } => words.join(" "),
         Input::Question { question, .. } => question.clone(),
+        _ => String::new(),
     };
     let mut text = String::new();
     match prediction {
@@ -335,6 +323,7 @@ fn for_people(input: &Input, prediction: &Prediction) -> String {
                 let _ = writeln!(text, "  {}  {}..{}  {sure:.2} %", best.text, place.start, place.end);
             }
         }
+        _ => {}
     }
     text
 }

@@ -168,7 +168,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
 }
 
 fn ask(finished: &Finished, threads: usize) -> Result<Vec<Said>> {
-    let session = Session::open(&finished.packed, SessionOptions { threads, max_len: None })?;
+    let session = Session::open(&finished.packed, SessionOptions::default().threads(threads))?;
     let answers = session.classify(&quickstart::SENTENCES)?;
     Ok(quickstart::SENTENCES.into_iter().zip(answers).map(|(text, answer)| Said { text, answer }).collect())
 }

@@ -15,7 +15,7 @@ use qbert_model::{
 };
 use qbert_pipeline::packing::Packing;
 use qbert_quant::{ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, RangeMethod, Site, SitePlan};
-use qbert_runtime::{Scope, Session, Tokens};
+use qbert_runtime::{Scope, Session, SessionOptions, Tokens};
 use qbert_train::Batch;
 use qbert_train::bert::{Activations, Bert, Mode};
 use qbert_train::qat::{Quantization, QuantizedPass, files};
@@ -138,7 +138,7 @@ fn scores_of_directory(directory: &Path, compute: &Compute) -> Vec<f32> {
 /// What its packed file says, by the runtime.
 fn scores_of_file(bytes: &[u8], compute: &Compute) -> Vec<f32> {
     let model = PackedModel::from_bytes("test.qbert", bytes.to_vec()).unwrap();
-    let session = Session::with_compute(model, compute.clone(), None).unwrap();
+    let session = Session::new(model, SessionOptions::default().compute(compute.clone())).unwrap();
     let asked = batch(2, session.config());
     let tokens = Tokens { ids: &asked.input_ids, segments: &asked.segments, offsets: &asked.offsets };
     let all = session.forward(tokens, Scope::All).unwrap().logits().to_vec();

@@ -23,7 +23,7 @@ use qbert_kernels::{Compute, Threads};
 use qbert_model::PackedModel;
 use qbert_pipeline::packed_evaluation;
 use qbert_quant::Plan;
-use qbert_runtime::Session;
+use qbert_runtime::{Session, SessionOptions};
 use qbert_tasks::{DataSource, Task, TaskData};
 use qbert_train::evaluate::{Predictions, scores_with};
 use qbert_train::loading::Loaded;
@@ -62,7 +62,8 @@ fn compare(directory: &Path, task: &str, data: &str, compute: &Compute) -> Resul
     let TaskData { features, labels, .. } = &*loaded.data;
     let weights = loaded.model_weights(Some(&quantization));
     let trained = scores_with(bert, compute, weights, features, |_| {})?;
-    let session = Session::with_compute(PackedModel::open(&directory.join("model.qbert"))?, compute.clone(), None)?;
+    let packed = PackedModel::open(&directory.join("model.qbert"))?;
+    let session = Session::new(packed, SessionOptions::default().compute(compute.clone()))?;
     let packed = packed_evaluation::scores(&session, features, |_, _| {})?;
     let pairs = || trained.iter().flatten().zip(packed.iter().flatten());
     let answers = [&trained, &packed].map(|scores| features.predict(scores, bert.outputs()));

@@ -1,61 +1,95 @@
-//! What can be wrong with a packed model, or with what is asked of it.
+//! What can go wrong with a packed model or with an input.
 
 use std::path::PathBuf;
 
 use qbert_model::Head;
+use qbert_tasks::Task;
 
-/// Why a model could not be opened, or did not answer.
+/// Why a model could not be opened or could not answer.
 ///
-/// `Display` says what is wrong and where; [`Error::hint`] says what to do about it.
+/// The message says what is wrong and where, [`Error::hint`] says what to do about it.
+///
+/// ```
+/// use qbert_runtime::{Session, SessionOptions};
+///
+/// if let Err(error) = Session::open("no-such-file.qbert", SessionOptions::default()) {
+///     eprintln!("error: {error}");
+///     if let Some(hint) = error.hint() {
+///         eprintln!("hint: {hint}");
+///     }
+/// }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file cannot be read, is no packed model, or is damaged.
+    /// The file cannot be read, is not a packed model, or is damaged.
     #[error(transparent)]
     Model(#[from] qbert_model::Error),
-    /// A text cannot be encoded, or a length makes no sense.
+    /// A text cannot be encoded, or the longest sequence is too short for it.
     #[error(transparent)]
     Task(#[from] qbert_tasks::Error),
     /// Kernels or threads could not be set up.
     #[error(transparent)]
     Kernel(#[from] qbert_kernels::KernelError),
-    /// The tokenizer knows more tokens than the model.
+    /// The tokenizer has more tokens than the model's vocabulary.
     #[error("{}: the tokenizer has {tokenizer} tokens, the model's vocabulary {model}", path.display())]
     Vocabulary {
         /// The model.
         path: PathBuf,
-        /// Tokens of the tokenizer.
+        /// The number of tokens in the tokenizer.
         tokenizer: usize,
-        /// Rows of the word embedding.
+        /// The number of rows of the word embedding.
         model: usize,
     },
-    /// A part of the model is not there, although the file was accepted.
+    /// The file was accepted, but a part of the model is missing.
     #[error("{}: the model has no `{name}`", path.display())]
     MissingPart {
         /// The model.
         path: PathBuf,
-        /// The tensor or site.
+        /// The missing tensor or site.
         name: String,
     },
-    /// The model is for something else than what it is asked.
+    /// The input is not one that this kind of model answers.
     #[error("{asked} is not what {} is for: this model is {}", path.display(), describe(*head))]
     WrongTask {
         /// The model.
         path: PathBuf,
-        /// What was asked for.
+        /// What the model was given or asked for.
         asked: &'static str,
-        /// The head the model has.
+        /// The model's head.
         head: Head,
     },
-    /// A longest sequence that the model has no positions for.
+    /// The input is a pair of texts, but the model was trained on single texts.
+    #[error("a pair of texts, but {} is for single ones ({task})", path.display())]
+    SingleTexts {
+        /// The model.
+        path: PathBuf,
+        /// The task it was trained for.
+        task: Task,
+    },
+    /// The file has no pooler, so there are no pooled outputs to use as embeddings.
+    #[error("{}: the model has no pooler", path.display())]
+    NoPooler {
+        /// The model.
+        path: PathBuf,
+    },
+    /// One of several inputs is at fault.
+    #[error("input {index}: {source}")]
+    Item {
+        /// Its index, counted from 0.
+        index: usize,
+        /// What is wrong with it.
+        source: Box<Error>,
+    },
+    /// The longest sequence is 0, or longer than the model allows.
     #[error("sequences of up to {max_len} tokens; the model takes 1 to {positions}")]
     MaxLen {
-        /// What was asked for.
+        /// The longest sequence that was asked for.
         max_len: usize,
-        /// The positions of the model.
+        /// The model's own limit.
         positions: usize,
     },
-    /// Token ids, segments or offsets that do not fit the model.
+    /// Token ids, segments or offsets do not fit together or do not fit the model.
     #[error("{problem}")]
     Tokens {
         /// What does not fit.
@@ -63,7 +97,7 @@ pub enum Error {
     },
 }
 
-/// What a head is for.
+/// What a model with this head is for, to complete "this model is …".
 pub(crate) fn describe(head: Head) -> &'static str {
     match head {
         Head::None => "an encoder without a head",
@@ -75,6 +109,15 @@ pub(crate) fn describe(head: Head) -> &'static str {
 
 impl Error {
     /// What the user can do about it.
+    ///
+    /// ```
+    /// # mod tiny { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/model.rs")); }
+    /// use qbert_runtime::Input;
+    ///
+    /// # let session = tiny::classifier();
+    /// let error = session.predict_one(Input::question("who ?", "the owl")).unwrap_err();
+    /// assert_eq!(error.hint().as_deref(), Some("give it a text, or a pair of texts"));
+    /// ```
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Model(error) => return error.hint(),
@@ -86,6 +129,9 @@ impl Error {
             Self::WrongTask { head: Head::SequenceClassification, .. } => "give it a text, or a pair of texts",
             Self::WrongTask { head: Head::TokenClassification, .. } => "give it a text, or a list of words",
             Self::WrongTask { head: Head::QuestionAnswering, .. } => "give it a question and a context",
+            Self::SingleTexts { .. } => "give it single texts",
+            Self::NoPooler { .. } => "use another pooling, such as the mean over all tokens",
+            Self::Item { source, .. } => return source.hint(),
             Self::MaxLen { positions, .. } => {
                 return Some(format!(
                     "ask for at most {positions}, or leave the length out for as long as the model takes"
@@ -98,16 +144,27 @@ impl Error {
         Some(hint.to_owned())
     }
 
-    /// Whether the machine failed (disk, permissions, threads) rather than the input being wrong.
+    /// Whether the machine failed (disk, permissions, threads), as opposed to a wrong input. A server would answer with
+    /// status 500 rather than 400.
+    ///
+    /// ```
+    /// # mod tiny { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/model.rs")); }
+    /// use qbert_runtime::Input;
+    ///
+    /// # let session = tiny::classifier();
+    /// let error = session.predict_one(Input::question("who ?", "the owl")).unwrap_err();
+    /// assert!(!error.is_environment());
+    /// ```
     pub fn is_environment(&self) -> bool {
         match self {
             Self::Model(error) => error.is_environment(),
             Self::Task(error) => error.is_environment(),
             Self::Kernel(qbert_kernels::KernelError::ThreadStart { .. }) => true,
+            Self::Item { source, .. } => source.is_environment(),
             _ => false,
         }
     }
 }
 
-/// The result of opening a model or asking it.
+/// The result of opening or asking a model.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

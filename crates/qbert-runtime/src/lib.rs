@@ -1,4 +1,4 @@
-//! Predictions from a packed model: one file in, answers out, without anything that training needs.
+//! Predictions from a packed model: one file in, answers out, and no training code.
 //!
 //! ```no_run
 //! use qbert_runtime::{Session, SessionOptions};
@@ -10,33 +10,65 @@
 //! # Ok::<(), qbert_runtime::Error>(())
 //! ```
 //!
-//! A [`Session`] is `Send + Sync`: share one between threads, each call takes its own buffers from a pool and gives them
-//! back. After the first requests the encoder takes no memory any more. Sequences of a batch are laid end to end without
-//! padding, so a batch costs what its tokens cost, and a text's answer has the same bits alone, in any batch and on any
-//! number of threads.
+//! # What to call
 //!
 //! | question | call |
 //! |---|---|
-//! | which label has a text, or a pair of texts? | [`Session::classify`], [`Session::classify_pairs`] |
-//! | which entities are in a text, which tags have words? | [`Session::tag_texts`], [`Session::tag_words`] |
-//! | where in a context is the answer to a question? | [`Session::answer`] |
-//! | any of these, by what the model is for | [`Session::predict`] |
-//! | scores and hidden states of token ids | [`Session::forward`] |
+//! | Which label does a text have, or a pair of texts? | [`Session::classify`], [`Session::classify_pairs`] |
+//! | Which entities are in a text? Which tag does each word have? | [`Session::tag_texts`], [`Session::tag_words`] |
+//! | Where in a context is the answer to a question? | [`Session::answer`] |
+//! | Whatever the model was trained for | [`Session::predict`], [`Session::predict_one`] |
+//! | The same, where one bad input must not fail the others | [`Session::predict_each`] |
+//! | Does this input suit the model? | [`Session::check`] |
+//! | What is the vector of a text, for search and clustering? | [`Session::embed`] |
+//! | What is the vector of each token of a text? | [`Session::hidden_states`] |
+//! | What are the raw scores and hidden states of token ids? | [`Session::forward`] |
 //!
-//! Nothing that comes in panics: texts longer than the model takes are cut (and the result says so) or seen through
-//! windows, and every fault is an [`Error`] with a [`Error::hint`].
+//! # Inputs
+//!
+//! [`Session::predict`] takes anything that becomes an [`Input`]: `["a text", "another"]`, `[("a text", "its pair")]`, or
+//! `Input` values, which have a JSON form. Texts that are longer than the model allows are cut, and the result says by how
+//! much; entity and question models read long texts in windows instead.
+//!
+//! # Errors
+//!
+//! No input causes a panic. Every failure is an [`Error`] with an [`Error::hint`] that says what to do. If one of several
+//! inputs is at fault, the error is an [`Error::Item`] with its index.
+//!
+//! # Threads, memory and reproducibility
+//!
+//! A [`Session`] is `Send + Sync`: share one between threads. Each call borrows its buffers from a pool and returns them,
+//! so the encoder allocates nothing after the first requests. The sequences of a batch are laid end to end without
+//! padding, so a batch costs as much as its tokens. A text gets the same answer, to the last bit, alone or in any batch,
+//! and on any number of threads.
 
+mod embed;
 mod encoder;
 mod error;
+mod hidden;
+mod input;
+mod options;
 mod predict;
 mod session;
 mod state;
+mod vectors;
 mod weights;
 
+pub use embed::{EmbedOptions, Embeddings, Pooling};
 pub use encoder::{Scope, Tokens};
 pub use error::{Error, Result};
-pub use predict::{Answers, Classification, Input, LabelScore, Prediction, Tagging};
-pub use qbert_tasks::ner::{Entity, Word};
-pub use qbert_tasks::qa::Answer;
-pub use session::{Session, SessionOptions};
+pub use hidden::{HiddenStates, Token};
+pub use input::Input;
+pub use options::SessionOptions;
+pub use predict::{Answers, Classification, LabelScore, Prediction, Tagging, Warning};
+pub use session::Session;
 pub use state::Output;
+pub use vectors::Vectors;
+
+// Types of other crates that appear in signatures here.
+pub use qbert_kernels::{Compute, KernelError, Kernels, Threads};
+pub use qbert_model::{Config, Error as ModelError, Head, PackedModel};
+pub use qbert_quant::Plan;
+pub use qbert_tasks::ner::Entity;
+pub use qbert_tasks::qa::Answer;
+pub use qbert_tasks::{Error as TaskError, Pieces, SpecialIds, Task, Tokenizer};

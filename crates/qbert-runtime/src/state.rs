@@ -1,5 +1,6 @@
-//! The memory of one request, reused by the next: several threads may ask at once, each has its own.
+//! The buffers of a request. Concurrent requests have separate ones; a finished request leaves its buffers to the next.
 
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use qbert_kernels::int::Codes;
@@ -7,7 +8,7 @@ use qbert_model::Config;
 
 use crate::encoder::Tokens;
 
-/// Buffers that only grow. `[rows, width]` matrices are the first part of theirs.
+/// Buffers that only grow. A `[rows, width]` matrix occupies the beginning of its buffer.
 #[derive(Debug)]
 pub(crate) struct State {
     /// Position of each token in its sequence.
@@ -19,21 +20,21 @@ pub(crate) struct State {
     pub(crate) first_tokens: Vec<f32>,
     pub(crate) pooled: Vec<f32>,
     pub(crate) logits: Vec<f32>,
-    /// The request that is in here.
+    /// The shape of the request that the buffers hold.
     pub(crate) shape: Shape,
     pub(crate) offsets: Vec<usize>,
 }
 
-/// What a finished request left in the buffers.
+/// How much of the buffers a finished request filled.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Shape {
-    /// Rows of the hidden state: tokens, or sequences where only their first tokens were asked for.
+    /// Rows of the hidden state: one per token, or one per sequence if only first tokens were computed.
     pub(crate) rows: usize,
     pub(crate) width: usize,
     /// Rows of the scores.
     pub(crate) score_rows: usize,
     pub(crate) outputs: usize,
-    /// Whether scores are one row per token, or one per sequence.
+    /// Whether there is one row of scores per token rather than per sequence.
     pub(crate) per_token: bool,
     pub(crate) pooled_rows: usize,
 }
@@ -50,18 +51,18 @@ pub(crate) struct CodeBuffers {
     pub(crate) inner: Codes,
 }
 
-/// f32 activations, grown only by models that need them.
+/// f32 activations. They stay empty for models that do not need them.
 #[derive(Debug, Default)]
 pub(crate) struct FloatBuffers {
-    /// What enters a matrix in f32.
+    /// The input of a matrix in f32.
     pub(crate) read: Vec<f32>,
-    /// What comes out of it.
+    /// Its output.
     pub(crate) result: Vec<f32>,
     pub(crate) query: Vec<f32>,
     pub(crate) key: Vec<f32>,
     pub(crate) value: Vec<f32>,
     pub(crate) context: Vec<f32>,
-    /// Of one sequence, head after head.
+    /// Attention probabilities of one sequence, head after head.
     pub(crate) probabilities: Vec<f32>,
     pub(crate) head_contexts: Vec<f32>,
 }
@@ -90,7 +91,11 @@ impl State {
         }
     }
 
-    /// Notes positions and offsets of a request.
+    fn tokens_of(&self, sequence: usize) -> Range<usize> {
+        self.offsets[sequence]..self.offsets[sequence + 1]
+    }
+
+    /// Stores the positions and offsets of a request.
     pub(crate) fn begin(&mut self, tokens: &Tokens<'_>) {
         self.offsets.clear();
         self.offsets.extend_from_slice(tokens.offsets);
@@ -101,7 +106,7 @@ impl State {
     }
 }
 
-/// The first `length` elements, which exist from now on; their content is arbitrary.
+/// The first `length` elements, with arbitrary content. Grows the buffer if necessary.
 pub(crate) fn room(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
     if buffer.len() < length {
         buffer.resize(length, 0.0);
@@ -109,7 +114,7 @@ pub(crate) fn room(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
     &mut buffer[..length]
 }
 
-/// Free states of a session.
+/// The unused buffers of a session.
 #[derive(Debug, Default)]
 pub(crate) struct StatePool(Mutex<Vec<State>>);
 
@@ -124,10 +129,27 @@ impl StatePool {
     }
 }
 
-/// What [`crate::Session::forward`] found. Its memory goes back to the session when it is dropped.
+/// The result of [`Session::forward`](crate::Session::forward). Dropping it returns its buffers to the session.
+///
+/// ```
+/// # mod tiny { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/model.rs")); }
+/// use qbert_runtime::{Scope, Tokens};
+///
+/// # let session = tiny::classifier();
+/// // Two sequences, of three tokens and of one.
+/// let tokens = Tokens { ids: &[2, 5, 3, 2], segments: &[0; 4], offsets: &[0, 3, 4] };
+/// let output = session.forward(tokens, Scope::All)?;
+/// let width = session.config().hidden_size;
+/// assert_eq!((output.sequences(), output.width(), output.outputs()), (2, width, 2));
+/// assert_eq!(output.hidden_of(0).len(), 3 * width);
+/// assert_eq!(output.hidden_of(1), &output.hidden()[3 * width..]);
+/// assert_eq!(output.pooled_of(1), &output.pooled()[width..]);
+/// assert_eq!(output.logits_of(1), &output.logits()[2..]);
+/// # Ok::<(), qbert_runtime::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Output<'a> {
-    /// Always there until dropped.
+    /// Always `Some`, until it is dropped.
     state: Option<State>,
     pool: &'a StatePool,
 }
@@ -147,29 +169,56 @@ impl<'a> Output<'a> {
         self.state.as_ref().map_or(Shape::default(), |state| state.shape)
     }
 
-    /// The last layer's hidden states, row-major: one row per token, or per sequence where [`crate::Scope::Scores`] left
-    /// out the others.
+    /// The last layer's hidden states, row by row: one row per token, or only the first token's of each sequence where
+    /// [`Scope::Scores`](crate::Scope::Scores) left out the others.
     pub fn hidden(&self) -> &[f32] {
         self.part(|state| (&state.hidden, state.shape.rows * state.shape.width))
     }
 
-    /// The pooler's outputs, one row per sequence; empty for models without a pooler.
+    /// The length of a hidden state.
+    pub fn width(&self) -> usize {
+        self.shape().width
+    }
+
+    /// The hidden states of one sequence, as in [`Output::hidden`].
+    ///
+    /// # Panics
+    /// If there is no such sequence.
+    pub fn hidden_of(&self, sequence: usize) -> &[f32] {
+        let Some(state) = &self.state else { return &[] };
+        let Shape { rows, width, .. } = state.shape;
+        let has_all_tokens = state.offsets.last() == Some(&rows);
+        let own = if has_all_tokens { state.tokens_of(sequence) } else { sequence..sequence + 1 };
+        &state.hidden[own.start * width..own.end * width]
+    }
+
+    /// The pooler's outputs, one row per sequence. Empty for models without a pooler.
     pub fn pooled(&self) -> &[f32] {
         self.part(|state| (&state.pooled, state.shape.pooled_rows * state.shape.width))
     }
 
-    /// The head's scores, row-major: one row per sequence of a sequence classifier, one per token of the other heads.
+    /// The pooler's output for one sequence, as in [`Output::pooled`].
+    ///
+    /// # Panics
+    /// If there is no such sequence.
+    pub fn pooled_of(&self, sequence: usize) -> &[f32] {
+        let width = self.width();
+        let pooled = self.pooled();
+        if pooled.is_empty() { pooled } else { &pooled[sequence * width..(sequence + 1) * width] }
+    }
+
+    /// The head's scores, row by row: one row per sequence for a classifier of texts, one row per token for other heads.
     /// Empty without a head.
     pub fn logits(&self) -> &[f32] {
         self.part(|state| (&state.logits, state.shape.score_rows * state.shape.outputs))
     }
 
-    /// Scores per row: labels, or 2 for answers; 0 without a head.
+    /// The number of scores per row: one per label, 2 for question answering, 0 without a head.
     pub fn outputs(&self) -> usize {
         self.shape().outputs
     }
 
-    /// Sequences.
+    /// The number of sequences.
     pub fn sequences(&self) -> usize {
         self.state.as_ref().map_or(0, |state| state.offsets.len().saturating_sub(1))
     }
@@ -177,13 +226,13 @@ impl<'a> Output<'a> {
     /// The scores of one sequence: one row, or one row per token.
     ///
     /// # Panics
-    /// When there is no such sequence.
+    /// If there is no such sequence.
     pub fn logits_of(&self, sequence: usize) -> &[f32] {
         let Shape { outputs, per_token, score_rows, .. } = self.shape();
         let Some(state) = &self.state else { return &[] };
         let rows = match (score_rows, per_token) {
             (0, _) => 0..0,
-            (_, true) => state.offsets[sequence]..state.offsets[sequence + 1],
+            (_, true) => state.tokens_of(sequence),
             (_, false) => sequence..sequence + 1,
         };
         &state.logits[rows.start * outputs..rows.end * outputs]

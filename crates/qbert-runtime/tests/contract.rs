@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
 
+#[path = "common/all.rs"]
 mod common;
 
 use common::reference::Reference;

@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
 
+#[path = "common/all.rs"]
 mod common;
 
-use common::{ALL_WIDTHS, packed, session};
+use common::{ALL_WIDTHS, packed, session, session_for};
 use qbert_model::Head;
-use qbert_runtime::{Error, Input, Prediction, Scope, Session, SessionOptions, Tokens};
+use qbert_runtime::{Error, Input, Prediction, Scope, Session, SessionOptions, Tokens, Warning};
 
 const HEADS: [Head; 3] = [Head::SequenceClassification, Head::TokenClassification, Head::QuestionAnswering];
 
@@ -165,7 +166,7 @@ fn the_wrong_question_is_refused_with_a_hint() {
     let question = Input::Question { question: "who ?".to_owned(), context: "the owl".to_owned() };
     for head in [Head::None, Head::SequenceClassification, Head::TokenClassification] {
         let session = session(head, 48, ALL_WIDTHS[0], 1);
-        let error = session.predict(std::slice::from_ref(&question)).unwrap_err();
+        let error = session.predict_one(&question).unwrap_err();
         assert!(matches!(error, Error::WrongTask { .. }), "{error}");
         assert!(error.to_string().starts_with("a question is not what tiny.qbert is for"), "{error}");
         assert!(error.hint().is_some() && !error.is_environment());
@@ -193,20 +194,21 @@ fn tokens_that_do_not_fit_are_refused() {
     refused(&[2; 7], &[0; 7], &[0, 7]);
     let nothing = session.forward(Tokens { ids: &[], segments: &[], offsets: &[0] }, Scope::All).unwrap();
     assert_eq!((nothing.sequences(), nothing.logits().len(), nothing.hidden().len()), (0, 0, 0));
-    assert!(session.predict(&[]).unwrap().is_empty());
+    assert!(session.predict(Vec::<Input>::new()).unwrap().is_empty());
 }
 
 #[test]
 fn options_and_models_that_do_not_fit_are_refused() {
     let bytes = packed(Head::SequenceClassification, 6, ALL_WIDTHS[0]);
     let open = |options| Session::from_bytes("tiny.qbert", bytes.clone(), options);
-    assert!(open(SessionOptions { threads: 0, max_len: None }).is_err());
-    assert!(open(SessionOptions { threads: 1, max_len: Some(7) }).is_err());
-    assert!(open(SessionOptions { threads: 1, max_len: Some(0) }).is_err());
+    assert!(open(SessionOptions::default().threads(0)).is_err());
+    assert!(open(SessionOptions::default().threads(1).max_len(7)).is_err());
+    assert!(open(SessionOptions::default().threads(1).max_len(0)).is_err());
     // Three tokens hold one piece of a text, but not of a pair.
-    let short = open(SessionOptions { threads: 1, max_len: Some(3) }).unwrap();
+    let short = open(SessionOptions::default().threads(1).max_len(3)).unwrap();
     assert_eq!(short.classify(&["the owl"]).unwrap()[0].removed, 1);
-    assert!(matches!(short.classify_pairs(&[("the", "owl")]).unwrap_err(), Error::Task(_)));
+    let error = short.classify_pairs(&[("the", "owl")]).unwrap_err();
+    assert!(matches!(&error, Error::Item { index: 0, source } if matches!(**source, Error::Task(_))), "{error}");
     let mut damaged = bytes.clone();
     let middle = damaged.len() / 2;
     damaged[middle] ^= 1;
@@ -223,4 +225,92 @@ fn inputs_are_read_from_json() {
     assert!(matches!(input(r#"{"words": ["a"]}"#).unwrap(), Input::Words { .. }));
     assert!(matches!(input(r#"{"question": "a", "context": "b"}"#).unwrap(), Input::Question { .. }));
     assert!(input(r#"{"question": "a"}"#).is_err() && input(r#"{"text": "a", "label": 1}"#).is_ok());
+}
+
+#[test]
+fn one_bad_input_does_not_affect_the_others() {
+    for (head, bad) in [
+        (HEADS[0], Input::question("who ?", "the owl")),
+        (HEADS[1], Input::pair("the", "owl")),
+        (HEADS[2], Input::text("the owl")),
+    ] {
+        let (session, good) = (session(head, 48, ALL_WIDTHS[0], 2), inputs(head));
+        let expected = session.predict(&good).unwrap();
+        for place in [0, 3, good.len()] {
+            let mut mixed = good.clone();
+            mixed.insert(place, bad.clone());
+            let mut results = session.predict_each(&mixed);
+            assert!(matches!(results.remove(place), Err(Error::WrongTask { .. })));
+            let others: Vec<Prediction> = results.into_iter().map(Result::unwrap).collect();
+            assert_eq!(fingerprint(&others), fingerprint(&expected), "{head:?} {place}");
+
+            let error = session.predict(&mixed).unwrap_err();
+            let Error::Item { index, source } = &error else { panic!("{error}") };
+            assert_eq!((*index, error.hint(), error.is_environment()), (place, source.hint(), false));
+            assert_eq!(error.to_string(), format!("input {place}: {source}"));
+        }
+    }
+    let encoder = session(Head::None, 48, ALL_WIDTHS[0], 1);
+    assert!(encoder.predict_each(["the owl", "two"]).iter().all(Result::is_err));
+}
+
+/// Five tokens for a pair, three for a text: the pair fails on its own, while it is encoded.
+#[test]
+fn an_input_that_cannot_be_encoded_fails_alone() {
+    let bytes = packed(Head::SequenceClassification, 48, ALL_WIDTHS[0]);
+    let session = Session::from_bytes("tiny.qbert", bytes, SessionOptions::default().max_len(4)).unwrap();
+    let results = session.predict_each([Input::text("the owl"), Input::pair("the", "owl"), Input::text("two")]);
+    let is_ok: Vec<bool> = results.iter().map(Result::is_ok).collect();
+    assert_eq!(is_ok, [true, false, true]);
+    assert!(matches!(results[1], Err(Error::Task(_))));
+    assert_eq!(results[2].as_ref().unwrap(), &session.predict_one("two").unwrap());
+}
+
+#[test]
+fn strings_pairs_and_word_lists_are_inputs() {
+    let classifier = session(HEADS[0], 48, ALL_WIDTHS[0], 1);
+    let expected = classifier.classify(&["the owl", "two owls"]).unwrap();
+    let expected: Vec<Prediction> = expected.into_iter().map(Prediction::Classification).collect();
+    let owned = vec!["the owl".to_owned(), "two owls".to_owned()];
+    assert_eq!(classifier.predict(["the owl", "two owls"]).unwrap(), expected);
+    assert_eq!(classifier.predict(&["the owl", "two owls"]).unwrap(), expected);
+    assert_eq!(classifier.predict(&owned).unwrap(), expected);
+    assert_eq!(classifier.predict(owned).unwrap(), expected);
+    let pairs = classifier.classify_pairs(&[("the owl", "two owls")]).unwrap();
+    assert_eq!(classifier.predict([("the owl", "two owls")]).unwrap(), [Prediction::Classification(pairs[0].clone())]);
+    let tagger = session(HEADS[1], 48, ALL_WIDTHS[0], 1);
+    let words = tagger.tag_words(&[vec!["the", "owl"]]).unwrap();
+    assert_eq!(tagger.predict([vec!["the", "owl"]]).unwrap(), [Prediction::Tagging(words[0].clone())]);
+}
+
+#[test]
+fn models_of_pairs_and_of_single_texts_are_told_apart() {
+    let (text, pair) = (Input::text("the owl"), Input::pair("the owl", "two owls"));
+    let single = session_for(Head::SequenceClassification, "sst2");
+    assert_eq!(single.check(&text).unwrap(), None);
+    for error in [
+        single.check(&pair).unwrap_err(),
+        single.predict_one(&pair).unwrap_err(),
+        single.classify_pairs(&[("the owl", "two owls")]).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::SingleTexts { .. }), "{error}");
+        assert_eq!(error.to_string(), "a pair of texts, but tiny.qbert is for single ones (sst2)");
+    }
+
+    let pairs = session_for(Head::SequenceClassification, "mnli");
+    assert_eq!(pairs.check(&pair).unwrap(), None);
+    let warning = pairs.check(&text).unwrap().unwrap();
+    assert!(matches!(warning, Warning::MissingSecondText { .. }));
+    assert_eq!(warning.to_string(), "a text without the second one that tiny.qbert (mnli) needs");
+    assert!(pairs.predict_one(&text).is_ok());
+
+    for task in ["", "something else"] {
+        let unknown = session_for(Head::SequenceClassification, task);
+        assert_eq!(unknown.task(), None);
+        assert!([&text, &pair].into_iter().all(|input| unknown.check(input).unwrap().is_none()));
+    }
+    // A tagger takes a text, whatever its task.
+    let tagger = session_for(Head::TokenClassification, "conll03");
+    assert_eq!(tagger.check(&text).unwrap(), None);
+    assert!(matches!(tagger.check(&pair), Err(Error::WrongTask { .. })));
 }

@@ -1,4 +1,4 @@
-//! Post-training codes for packed models in tests, here and in `qbert-runtime`.
+// Post-training codes for packed models in tests, here and in `qbert-runtime`, which includes this file.
 
 use std::collections::BTreeMap;
 

@@ -57,7 +57,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     context.perform(step, |context| {
         let full_model = if context.finetunes() { FINETUNED } else { &job.model };
         let (compute, watch) = (context.compute, &mut *context.watch);
-        let options = SessionOptions { threads: compute.threads().count(), max_len: None };
+        let options = SessionOptions::default().threads(compute.threads().count());
         let session = Session::open(job.path(FILE_NAME), options)?;
         let data = job.dev_data();
         let subject = Evaluate { model: &model, masters: true };

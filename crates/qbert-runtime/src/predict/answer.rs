@@ -1,44 +1,81 @@
 //! Answers to questions about a context.
 
 use qbert_model::Head;
+use qbert_tasks::Encoded;
 use qbert_tasks::qa::{Answer, DecodeOptions, QaOptions, QaWindow, decode_each, encode};
 use serde::Serialize;
 
+use super::{Encoding, indexed};
 use crate::error::Result;
+use crate::input::Input;
 use crate::session::Session;
 
-/// What a model answers to a question.
+/// A model's answers to a question.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Answers {
-    /// The best answers, best first; empty only for a context without a word.
+    /// The best answers, best first. Empty only if the context has no words.
     pub answers: Vec<Answer>,
-    /// How many pieces of the question were cut off because it is too long. Contexts are seen through windows, not cut.
+    /// The number of pieces cut off an overlong question. Contexts are never cut: long ones are read in windows.
     pub removed: usize,
 }
 
-impl Session {
-    /// The answers to questions, each with its context, in their order.
-    ///
-    /// # Errors
-    /// [`crate::Error::WrongTask`] when the model is not for questions.
-    pub fn answer<S: AsRef<str> + Sync>(&self, questions: &[(S, S)]) -> Result<Vec<Answers>> {
-        self.require(Head::QuestionAnswering, "a question")?;
-        let options = self.qa_options();
-        let windows = self.encode_each(questions, |index, (question, context)| {
-            Ok(encode(self.tokenizer(), question.as_ref(), context.as_ref(), index, &options)?)
-        })?;
-        let windows: Vec<QaWindow> = windows.into_iter().flatten().collect();
-        let mut removed = vec![0; questions.len()];
-        windows.iter().for_each(|window| removed[window.example] = window.encoded.removed);
-        let mut scores: Vec<Vec<f32>> = Vec::with_capacity(windows.len());
-        self.score_each(windows.iter().map(|window| &window.encoded), |_, logits| scores.push(logits.to_vec()))?;
-        let contexts = questions.iter().map(|(_, context)| context.as_ref());
-        let found = decode_each(contexts, &windows, &scores, DecodeOptions::default());
-        let found = found.zip(removed).map(|(answers, removed)| Ok(Answers { answers: answers?, removed }));
-        found.collect()
+/// A question with the windows of its context.
+pub(super) struct EncodedQuestion<'a> {
+    context: &'a str,
+    windows: Vec<QaWindow>,
+}
+
+/// Question and context.
+type Source<'a> = (&'a str, &'a str);
+
+impl<'a> Encoding<Source<'a>> for EncodedQuestion<'a> {
+    type Output = Answers;
+
+    fn encode(session: &Session, (question, context): Source<'a>) -> Result<Self> {
+        let windows = encode(session.tokenizer(), question, context, 0, &session.qa_options())?;
+        Ok(Self { context, windows })
     }
 
-    /// BERT's usual lengths, where the model takes them.
+    fn sequences(&self) -> impl Iterator<Item = &Encoded> {
+        self.windows.iter().map(|window| &window.encoded)
+    }
+
+    fn decode(self, _: &Session, scores: &[&[f32]]) -> Result<Answers> {
+        let mut answers = decode_each([self.context], &self.windows, scores, DecodeOptions::default());
+        let answers = answers.next().transpose()?.unwrap_or_default();
+        let removed = self.windows.first().map_or(0, |window| window.encoded.removed);
+        Ok(Answers { answers, removed })
+    }
+}
+
+pub(super) fn source(input: &Input) -> Option<Source<'_>> {
+    if let Input::Question { question, context } = input { Some((question, context)) } else { None }
+}
+
+impl Session {
+    /// Answers questions, each with its context, in order. Contexts may have any length.
+    ///
+    /// ```
+    /// # mod tiny { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/model.rs")); }
+    /// # let session = tiny::reader();
+    /// let context = "ostby saw two owls";
+    /// let found = session.answer(&[("who saw the owls ?", context)])?;
+    /// let best = &found[0].answers[0];
+    /// assert_eq!(best.text, context[best.bytes.clone()]);
+    /// # Ok::<(), qbert_runtime::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::WrongTask`](crate::Error::WrongTask) if the model does not answer questions,
+    /// [`Error::Item`](crate::Error::Item) for a question that cannot be answered.
+    pub fn answer<S: AsRef<str>>(&self, questions: &[(S, S)]) -> Result<Vec<Answers>> {
+        self.require(Head::QuestionAnswering, "a question")?;
+        let sources = questions.iter().map(|(question, context)| Ok((question.as_ref(), context.as_ref())));
+        indexed(self.run_each::<_, EncodedQuestion<'_>>(sources.collect()))
+    }
+
+    /// BERT's usual lengths, as far as the model allows them.
     fn qa_options(&self) -> QaOptions {
         let usual = QaOptions::default();
         let max_len = usual.max_len.min(self.max_len());

@@ -1,62 +1,111 @@
 //! Labels of texts and pairs of texts.
 
 use qbert_model::Head;
+use qbert_tasks::Encoded;
 use qbert_tasks::classify::{decode, encode};
 use serde::Serialize;
 
+use super::{Encoding, indexed};
 use crate::error::Result;
+use crate::input::Input;
 use crate::session::Session;
 
-/// The label of a text or a pair.
+/// The label of a text or a pair of texts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Classification {
     /// The most probable label.
     pub label: String,
     /// Its probability.
     pub probability: f64,
-    /// Every label, in the order of the model's outputs.
+    /// All labels, in the order of the model's outputs.
     pub scores: Vec<LabelScore>,
-    /// How many pieces of the text were cut off because it is longer than the model takes.
+    /// The number of pieces cut off because the text is longer than the model allows.
     pub removed: usize,
 }
 
-/// What a model says about one label.
+/// The score of one label.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct LabelScore {
     /// The label.
     pub label: String,
     /// Its probability.
     pub probability: f64,
-    /// The score that the probability is made of.
+    /// The model's raw score, before softmax.
     pub logit: f32,
 }
 
+/// A text or a pair, encoded.
+pub(super) struct EncodedText(Encoded);
+
+/// A text, and the second one of a pair.
+type Source<'a> = (&'a str, Option<&'a str>);
+
+impl<'a> Encoding<Source<'a>> for EncodedText {
+    type Output = Classification;
+
+    fn encode(session: &Session, (text, text2): Source<'a>) -> Result<Self> {
+        Ok(Self(encode(session.tokenizer(), text, text2, session.max_len())?))
+    }
+
+    fn sequences(&self) -> impl Iterator<Item = &Encoded> {
+        std::iter::once(&self.0)
+    }
+
+    fn decode(self, session: &Session, scores: &[&[f32]]) -> Result<Classification> {
+        let logits = scores.first().copied().unwrap_or_default();
+        Ok(session.classification(logits, self.0.removed))
+    }
+}
+
+pub(super) fn source(input: &Input) -> Option<Source<'_>> {
+    match input {
+        Input::Text { text } => Some((text, None)),
+        Input::Pair { text, text2 } => Some((text, Some(text2))),
+        _ => None,
+    }
+}
+
 impl Session {
-    /// The labels of texts, in their order.
+    /// Labels texts, in order.
+    ///
+    /// ```
+    /// # mod tiny { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/model.rs")); }
+    /// # let session = tiny::classifier();
+    /// let found = session.classify(&["the owls of Ostby", "two owls"])?;
+    /// println!("{} ({:.1} %)", found[0].label, 100.0 * found[0].probability);
+    /// assert_eq!(found[0].scores.len(), session.labels().len());
+    /// # Ok::<(), qbert_runtime::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`crate::Error::WrongTask`] when the model is no classifier of texts.
-    pub fn classify<S: AsRef<str> + Sync>(&self, texts: &[S]) -> Result<Vec<Classification>> {
-        let texts: Vec<_> = texts.iter().map(|text| (text.as_ref(), None)).collect();
-        self.classify_all(&texts)
-    }
-
-    /// The labels of pairs of texts, in their order.
-    ///
-    /// # Errors
-    /// As [`Session::classify`].
-    pub fn classify_pairs<S: AsRef<str> + Sync>(&self, pairs: &[(S, S)]) -> Result<Vec<Classification>> {
-        let pairs: Vec<_> = pairs.iter().map(|(text, text2)| (text.as_ref(), Some(text2.as_ref()))).collect();
-        self.classify_all(&pairs)
-    }
-
-    pub(super) fn classify_all(&self, texts: &[(&str, Option<&str>)]) -> Result<Vec<Classification>> {
+    /// [`Error::WrongTask`](crate::Error::WrongTask) if the model does not label texts,
+    /// [`Error::Item`](crate::Error::Item) for a text that cannot be encoded.
+    pub fn classify<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Classification>> {
         self.require(Head::SequenceClassification, "a label of a text")?;
-        let encoded =
-            self.encode_each(texts, |_, (text, text2)| Ok(encode(self.tokenizer(), text, *text2, self.max_len())?))?;
-        let mut found = Vec::with_capacity(texts.len());
-        self.score_each(&encoded, |index, logits| found.push(self.classification(logits, encoded[index].removed)))?;
-        Ok(found)
+        let sources = texts.iter().map(|text| Ok((text.as_ref(), None)));
+        indexed(self.run_each::<_, EncodedText>(sources.collect()))
+    }
+
+    /// Labels pairs of texts, in order.
+    ///
+    /// ```
+    /// # mod tiny { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/model.rs")); }
+    /// # let session = tiny::classifier();
+    /// let found = session.classify_pairs(&[("two owls saw ostby", "owls saw ostby")])?;
+    /// println!("{}", found[0].label);
+    /// # Ok::<(), qbert_runtime::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Session::classify`]; [`Error::SingleTexts`](crate::Error::SingleTexts) if the model was trained on single
+    /// texts.
+    pub fn classify_pairs<S: AsRef<str>>(&self, pairs: &[(S, S)]) -> Result<Vec<Classification>> {
+        self.require(Head::SequenceClassification, "a label of a text")?;
+        self.check_pair()?;
+        let sources = pairs.iter().map(|(text, text2)| Ok((text.as_ref(), Some(text2.as_ref()))));
+        indexed(self.run_each::<_, EncodedText>(sources.collect()))
     }
 
     fn classification(&self, logits: &[f32], removed: usize) -> Classification {

@@ -1,17 +1,20 @@
 //! Tags of words and entities in texts.
 
 use qbert_model::Head;
-use qbert_tasks::ner::{Entity, TagDecoder, Word, WordTag, encode, entities, split_words};
+use qbert_tasks::Encoded;
+use qbert_tasks::ner::{Entity, NerWindow, TagDecoder, Word, WordTag, encode, entities, split_words};
 use serde::Serialize;
 
-use super::Input;
+use super::{Encoding, indexed};
 use crate::error::Result;
+use crate::input::Input;
 use crate::session::Session;
 
 /// The words of a text, their tags, and the entities they form.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Tagging {
-    /// Entities in the order of the text. Of words that were given, places are those in the words joined by one space.
+    /// Entities in the order of the text. If words were given, offsets refer to the words joined by single spaces.
     pub entities: Vec<Entity>,
     /// The words.
     pub words: Vec<String>,
@@ -19,8 +22,8 @@ pub struct Tagging {
     pub tags: Vec<String>,
     /// The probability of each word's tag.
     pub probabilities: Vec<f64>,
-    /// How many pieces were cut off single words longer than the model takes. Long texts are seen through windows, not
-    /// cut.
+    /// The number of pieces cut off single words that are longer than the model allows. Texts are never cut: long ones
+    /// are read in windows.
     pub removed: usize,
 }
 
@@ -31,14 +34,6 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn of(input: &Input) -> Option<Self> {
-        match input {
-            Input::Text { text } => Some(Self::text(text)),
-            Input::Words { words } => Some(Self::words(words)),
-            _ => None,
-        }
-    }
-
     fn text(text: &str) -> Self {
         Self { text: text.to_owned(), words: split_words(text) }
     }
@@ -57,38 +52,83 @@ impl Source {
     }
 }
 
+/// A text with the windows it is read in.
+pub(super) struct EncodedSentence {
+    source: Source,
+    windows: Vec<NerWindow>,
+}
+
+impl Encoding<Source> for EncodedSentence {
+    type Output = Tagging;
+
+    fn encode(session: &Session, source: Source) -> Result<Self> {
+        let words: Vec<&str> = source.words.iter().map(|word| word.text.as_str()).collect();
+        let windows = encode(session.tokenizer(), &words, None, 0, session.max_len())?;
+        Ok(Self { source, windows })
+    }
+
+    fn sequences(&self) -> impl Iterator<Item = &Encoded> {
+        self.windows.iter().map(|window| &window.encoded)
+    }
+
+    fn decode(self, session: &Session, scores: &[&[f32]]) -> Result<Tagging> {
+        let mut decoder = TagDecoder::new([self.source.words.len()], session.labels().len());
+        for (window, logits) in self.windows.iter().zip(scores) {
+            decoder.push(window, logits);
+        }
+        let tags = decoder.finish()?.into_iter().next().unwrap_or_default();
+        let removed = self.windows.iter().map(|window| window.encoded.removed).sum();
+        session.tagging(self.source, &tags, removed)
+    }
+}
+
+pub(super) fn source(input: &Input) -> Option<Source> {
+    match input {
+        Input::Text { text } => Some(Source::text(text)),
+        Input::Words { words } => Some(Source::words(words)),
+        _ => None,
+    }
+}
+
 impl Session {
-    /// Entities in running texts, in their order. Texts are split into words as the CoNLL files are; any length.
+    /// Finds the entities in texts, in order. Texts are split into words as in the CoNLL files and may have any length.
+    ///
+    /// ```
+    /// # mod tiny { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/model.rs")); }
+    /// # let session = tiny::tagger();
+    /// let text = "the owls of Ostby";
+    /// for entity in &session.tag_texts(&[text])?[0].entities {
+    ///     println!("{} {} at characters {:?}", entity.kind, entity.text, entity.characters);
+    /// }
+    /// # Ok::<(), qbert_runtime::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`crate::Error::WrongTask`] when the model is not for entities.
+    /// [`Error::WrongTask`](crate::Error::WrongTask) if the model does not tag words,
+    /// [`Error::Item`](crate::Error::Item) for a text that cannot be encoded.
     pub fn tag_texts<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Tagging>> {
-        self.tag_all(texts.iter().map(|text| Source::text(text.as_ref())).collect())
+        self.tag(texts.iter().map(|text| Source::text(text.as_ref())))
     }
 
-    /// Tags of words that are already split, sentence by sentence.
+    /// Tags words that are already split, sentence by sentence.
+    ///
+    /// ```
+    /// # mod tiny { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/model.rs")); }
+    /// # let session = tiny::tagger();
+    /// let found = session.tag_words(&[vec!["the", "owls", "of", "Ostby"]])?;
+    /// assert_eq!(found[0].tags.len(), 4);
+    /// # Ok::<(), qbert_runtime::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`Session::tag_texts`].
+    /// As for [`Session::tag_texts`].
     pub fn tag_words<S: AsRef<str>>(&self, sentences: &[Vec<S>]) -> Result<Vec<Tagging>> {
-        self.tag_all(sentences.iter().map(|words| Source::words(words)).collect())
+        self.tag(sentences.iter().map(|words| Source::words(words)))
     }
 
-    pub(super) fn tag_all(&self, sources: Vec<Source>) -> Result<Vec<Tagging>> {
+    fn tag(&self, sources: impl Iterator<Item = Source>) -> Result<Vec<Tagging>> {
         self.require(Head::TokenClassification, "entities")?;
-        let windows = self.encode_each(&sources, |index, source| {
-            let words: Vec<&str> = source.words.iter().map(|word| word.text.as_str()).collect();
-            Ok(encode(self.tokenizer(), &words, None, index, self.max_len())?)
-        })?;
-        let windows = windows.concat();
-        let mut decoder = TagDecoder::new(sources.iter().map(|source| source.words.len()), self.labels().len());
-        self.score_each(windows.iter().map(|window| &window.encoded), |index, logits| {
-            decoder.push(&windows[index], logits);
-        })?;
-        let mut removed = vec![0; sources.len()];
-        windows.iter().for_each(|window| removed[window.sentence] += window.encoded.removed);
-        let results = sources.into_iter().zip(decoder.finish()?).zip(removed);
-        results.map(|((source, tags), removed)| self.tagging(source, &tags, removed)).collect()
+        indexed(self.run_each::<_, EncodedSentence>(sources.map(Ok).collect()))
     }
 
     fn tagging(&self, source: Source, tags: &[WordTag], removed: usize) -> Result<Tagging> {

@@ -1,10 +1,5 @@
-//! Tiny packed models of every kind, made in memory.
-
-#![allow(dead_code, reason = "every test binary uses its own part")]
-
-#[path = "../../../qbert-model/tests/common/quantize_sites.rs"]
-mod quantize_sites;
-pub(crate) mod reference;
+// Tiny packed models of every kind, made in memory. Tests and documentation examples use them; the latter include this
+// file, so it has no inner attributes and no submodules.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,6 +13,10 @@ use qbert_quant::{
 };
 use qbert_runtime::{Session, SessionOptions};
 use quantize_sites::quantize_sites;
+
+mod quantize_sites {
+    include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../qbert-model/tests/common/quantize_sites.rs"));
+}
 
 pub(crate) const VOCABULARY: &str =
     "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nowl\nof\nostby\nsaw\n##s\ntwo\n,\n.\nwho\n?\n";
@@ -84,8 +83,13 @@ pub(crate) fn noise(index: usize) -> f32 {
     ((state >> 40) as f32) / ((1_u64 << 23) as f32) - 1.0
 }
 
-/// The bytes of a packed model.
+/// The bytes of a packed model whose file does not say what it was trained for.
 pub(crate) fn packed(head: Head, positions: usize, widths: Widths) -> Vec<u8> {
+    packed_for("", head, positions, widths)
+}
+
+/// The bytes of a packed model that was trained for a task.
+pub(crate) fn packed_for(task: &str, head: Head, positions: usize, widths: Widths) -> Vec<u8> {
     let config = config(head, positions);
     let labels = match head {
         Head::None | Head::QuestionAnswering => Vec::new(),
@@ -117,7 +121,7 @@ pub(crate) fn packed(head: Head, positions: usize, widths: Widths) -> Vec<u8> {
         config: &config,
         parameters: &parameters,
         labels: &labels,
-        task: "",
+        task,
         plan: &plan,
         sites: &sites,
         activations: (widths.activations == 8).then_some(&activations[..]),
@@ -128,6 +132,24 @@ pub(crate) fn packed(head: Head, positions: usize, widths: Widths) -> Vec<u8> {
 }
 
 pub(crate) fn session(head: Head, positions: usize, widths: Widths, threads: usize) -> Session {
-    let options = SessionOptions { threads, ..SessionOptions::default() };
+    let options = SessionOptions::default().threads(threads);
     Session::from_bytes("tiny.qbert", packed(head, positions, widths), options).unwrap()
+}
+
+/// A model that was trained for a task.
+pub(crate) fn session_for(head: Head, task: &str) -> Session {
+    let bytes = packed_for(task, head, 48, ALL_WIDTHS[0]);
+    Session::from_bytes("tiny.qbert", bytes, SessionOptions::default().threads(1)).unwrap()
+}
+
+pub(crate) fn classifier() -> Session {
+    session_for(Head::SequenceClassification, "")
+}
+
+pub(crate) fn tagger() -> Session {
+    session_for(Head::TokenClassification, "")
+}
+
+pub(crate) fn reader() -> Session {
+    session_for(Head::QuestionAnswering, "")
 }
