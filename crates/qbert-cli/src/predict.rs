@@ -21,7 +21,7 @@ use super::note;
 /// The largest number of inputs in one batch.
 const TOGETHER: usize = 256;
 
-/// Ask a packed model.
+/// Ask a packed model: labels, entities or answers.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -31,22 +31,22 @@ Examples:
   qbert predict entailment.qbert \"two owls sleep\" --text2 \"birds are asleep\"
   qbert predict answers.qbert \"who saw the owls?\" --context \"Mira saw two owls.\"
 
-Without TEXT every line of the standard input is one. With --jsonl every line is an object with the keys
-text, text and text2, words, or question and context; its `id` is part of the answer.
-A line that cannot be answered ends the run, after the answers to the lines before it.
+Without TEXT, every line of standard input is a text. With --jsonl, every line is a JSON object with the keys
+text, text and text2, words, or question and context; its `id` is copied to the answer.
+A line that cannot be answered ends the run, after the lines before it have been answered.
 Offsets count characters (Unicode code points), from 0.")]
 pub(crate) struct Options {
     /// The packed model.
     model: PathBuf,
-    /// Texts, or questions.
+    /// Texts or questions.
     text: Vec<String>,
-    /// The second text of every pair; for models of pairs.
+    /// The second text of every pair, for models trained on pairs.
     #[arg(long, value_name = "TEXT", conflicts_with = "context")]
     text2: Option<String>,
-    /// Where answers are looked for; for models that answer questions.
+    /// The text to find answers in, for models that answer questions.
     #[arg(long, value_name = "TEXT")]
     context: Option<String>,
-    /// Read JSON objects, one per line; print the same.
+    /// Read one JSON object per line, and print one per line.
     #[arg(long, conflicts_with_all = ["text", "text2", "context"])]
     jsonl: bool,
     /// Print one JSON object per line.
@@ -109,11 +109,11 @@ impl Options {
             Error::new(ErrorKind::BadInput, format!("{}{problem}", place(Some(number))), hint)
         };
         let value: Value = serde_json::from_str(line).map_err(|error| wrong(&format!("not valid JSON: {error}")))?;
-        if let Some(problem) = problem_of(&value) {
-            return Err(wrong(&problem));
+        if !value.is_object() {
+            return Err(wrong("not a JSON object"));
         }
         let id = value.get("id").cloned();
-        let input = serde_json::from_value(value).map_err(|_| wrong("an object that asks nothing"))?;
+        let input = serde_json::from_value(value).map_err(|error| wrong(&error.to_string()))?;
         Ok(Item { input, id, line: Some(number) })
     }
 
@@ -151,30 +151,6 @@ impl Options {
 /// How a message about an item begins.
 fn place(line: Option<usize>) -> String {
     line.map(|number| format!("standard input, line {number}: ")).unwrap_or_default()
-}
-
-/// What is wrong with an object as an input. Keys whose value is `null` count as absent.
-fn problem_of(value: &Value) -> Option<String> {
-    if !value.is_object() {
-        return Some("not a JSON object".to_owned());
-    }
-    let given = |key: &str| value.get(key).filter(|value| !value.is_null());
-    let no_string = |key: &str| {
-        let is_wrong = given(key).is_some_and(|value| !value.is_string());
-        is_wrong.then(|| format!("`{key}` is not a string"))
-    };
-    let without = |key: &str, other: &str| {
-        (given(key).is_some() && given(other).is_none()).then(|| format!("`{key}` without `{other}`"))
-    };
-    if given("text").is_some() {
-        return no_string("text").or_else(|| no_string("text2"));
-    }
-    if let Some(words) = given("words") {
-        let is_list = words.as_array().is_some_and(|words| words.iter().all(Value::is_string));
-        return (!is_list).then(|| "`words` is not a list of strings".to_owned());
-    }
-    let question = without("question", "context").or_else(|| without("context", "question"));
-    question.or_else(|| no_string("question")).or_else(|| no_string("context")).or_else(|| without("text2", "text"))
 }
 
 /// The open model and how its input arrives.

@@ -1,5 +1,6 @@
 //! What a model can be asked.
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 /// A question to a model: a text, a pair of texts, a list of words, or a question with its context.
@@ -15,9 +16,20 @@ use serde::{Deserialize, Serialize};
 /// ```
 ///
 /// In JSON it is an object: `{"text": …}`, `{"text": …, "text2": …}`, `{"words": […]}` or
-/// `{"question": …, "context": …}`. Other keys are ignored.
+/// `{"question": …, "context": …}`. Other keys are ignored, and a key whose value is `null` counts as absent. Errors name
+/// the key:
+///
+/// ```
+/// use qbert_runtime::Input;
+///
+/// let input: Input = serde_json::from_str(r#"{"text": "two owls", "label": "yes"}"#)?;
+/// assert_eq!(input, Input::text("two owls"));
+/// let error = serde_json::from_str::<Input>(r#"{"question": "who?"}"#).unwrap_err();
+/// assert!(error.to_string().starts_with("`question` without `context`"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, try_from = "Fields")]
 #[non_exhaustive]
 pub enum Input {
     /// A pair of texts to classify.
@@ -98,6 +110,65 @@ impl Input {
             Self::Words { .. } => "a list of words",
             Self::Question { .. } => "a question",
         }
+    }
+}
+
+/// The keys of an input in JSON.
+#[derive(Deserialize)]
+struct Fields {
+    text: Option<Field>,
+    text2: Option<Field>,
+    words: Option<Field>,
+    question: Option<Field>,
+    context: Option<Field>,
+}
+
+/// A value of any type, so that a wrong one can be reported by its key.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Field {
+    Text(String),
+    Words(Vec<String>),
+    Other(IgnoredAny),
+}
+
+impl Field {
+    fn string(self, key: &str) -> Result<String, String> {
+        match self {
+            Self::Text(text) => Ok(text),
+            Self::Words(_) | Self::Other(_) => Err(format!("`{key}` is not a string")),
+        }
+    }
+}
+
+impl TryFrom<Fields> for Input {
+    type Error = String;
+
+    fn try_from(Fields { text, text2, words, question, context }: Fields) -> Result<Self, String> {
+        if let Some(text) = text {
+            let text = text.string("text")?;
+            return Ok(match text2 {
+                Some(text2) => Self::Pair { text, text2: text2.string("text2")? },
+                None => Self::Text { text },
+            });
+        }
+        match words {
+            Some(Field::Words(words)) => return Ok(Self::Words { words }),
+            Some(_) => return Err("`words` is not a list of strings".to_owned()),
+            None => {}
+        }
+        let question = match (question, context) {
+            (Some(question), Some(context)) => {
+                Some(Self::Question { question: question.string("question")?, context: context.string("context")? })
+            }
+            (Some(_), None) => return Err("`question` without `context`".to_owned()),
+            (None, Some(_)) => return Err("`context` without `question`".to_owned()),
+            (None, None) => None,
+        };
+        if text2.is_some() {
+            return Err("`text2` without `text`".to_owned());
+        }
+        question.ok_or_else(|| "an object that asks nothing".to_owned())
     }
 }
 

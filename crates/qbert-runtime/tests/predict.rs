@@ -224,7 +224,23 @@ fn inputs_are_read_from_json() {
     assert_eq!(input(r#"{"text": "a", "text2": "b"}"#).unwrap(), pair);
     assert!(matches!(input(r#"{"words": ["a"]}"#).unwrap(), Input::Words { .. }));
     assert!(matches!(input(r#"{"question": "a", "context": "b"}"#).unwrap(), Input::Question { .. }));
-    assert!(input(r#"{"question": "a"}"#).is_err() && input(r#"{"text": "a", "label": 1}"#).is_ok());
+    assert_eq!(input(r#"{"text": "a", "text2": null, "label": 1}"#).unwrap(), Input::text("a"));
+    assert_eq!(input(r#"{"text": null, "words": ["a", "b"]}"#).unwrap(), Input::words(["a", "b"]));
+    for (text, problem) in [
+        (r#"{}"#, "an object that asks nothing"),
+        (r#"{"text": 5}"#, "`text` is not a string"),
+        (r#"{"text": "a", "text2": ["b"]}"#, "`text2` is not a string"),
+        (r#"{"text2": "a"}"#, "`text2` without `text`"),
+        (r#"{"words": ["a", 5]}"#, "`words` is not a list of strings"),
+        (r#"{"words": "a"}"#, "`words` is not a list of strings"),
+        (r#"{"question": "a"}"#, "`question` without `context`"),
+        (r#"{"context": "a"}"#, "`context` without `question`"),
+        (r#"{"question": {}, "context": "a"}"#, "`question` is not a string"),
+        (r#"{"question": "a", "context": "b", "text2": "c"}"#, "`text2` without `text`"),
+    ] {
+        let error = input(text).unwrap_err().to_string();
+        assert!(error.starts_with(problem), "{text}: {error}");
+    }
 }
 
 #[test]
