@@ -1,4 +1,4 @@
-//! `docs/results.md` from the result files: no number in it is typed by hand.
+//! `docs/results/paper.md` from the result files: no number in it is typed by hand.
 //!
 //! The page has the paper's headline, every comparison with its standard error and a verdict, what the data can show,
 //! the paper's figures, and for each task the paper's tables with our columns beside the paper's. Figures are files beside
@@ -26,24 +26,29 @@ use super::result::{RowResult, io};
 use super::rows::{HEADLINE_COMPRESSION, HEADLINE_DROP, HEADLINE_METHOD, Ranges, method_name};
 use qbert_pipeline::Result;
 
-/// The beginning, with the command that the page is made by.
+/// The introduction, around the command that renders the page.
 const INTRODUCTION: [&str; 2] = [
     "\
 # The paper's tables, measured here
 
-Made by
+This page is rendered by
 
 ```text
 ",
     "
 ```
 
-and never edited by hand. The paper's figures are those of BERT-base, ours those of another model with a budget of its own,
-so what is comparable is the *drop* below each one's own full precision. \"min/max\" takes the smallest and largest weight of a group as its range, which is how the paper is read;
-\"optimal\" takes the range with the least squared error; \"compensated\" rounds weights so that they make up for each other's
-errors, and \"distilled\" learns from the full-precision model, too; the paper does neither. \"Not trained\" is quantized and
-calibrated only. Figures after training are those of the last epoch. \"Not run\" says that there is no result. ± in tables of
-figures is the standard deviation between n seeds.
+Do not edit it by hand. The paper's numbers are for BERT-base, ours for another model with its own budget, so compare the *drop*
+from each one's own full precision. The commands name checkpoints and directories; `results/README.md` says what the names stand for.
+
+- **min/max**: a group's range goes from its smallest to its largest weight. This is our reading of the paper.
+- **optimal**: the range with the least squared error.
+- **compensated**: weights are rounded so that they compensate for each other's errors. The paper does not do this.
+- **distilled**: the model also learns from the full-precision model. The paper does not do this.
+- **not trained**: quantized and calibrated only.
+- **not run**: there is no result.
+
+Scores after training are those of the last epoch. In tables of scores, ± is the standard deviation over n seeds.
 ",
 ];
 
@@ -188,10 +193,10 @@ fn headline(all: &[Collected]) -> Result<String> {
     }
     let which = if holds.is_empty() { String::new() } else { format!(" ({})", holds.join(", ")) };
     Ok(format!(
-        "Encoder weights at least {HEADLINE_COMPRESSION} times smaller than f32 at 2/3 bits with at most {HEADLINE_DROP} \
-         points lost: holds on {} of {known} tasks that were run{which}.\n\n{table}\n\
-         A variant holds where its mean drop is at most {HEADLINE_DROP}; ± is the standard error of the drop, \
-         with * a rather too large one, as explained below.\n",
+        "The claim: at 2/3 bits, encoder weights are at least {HEADLINE_COMPRESSION} times smaller than f32, and at most \
+         {HEADLINE_DROP} points are lost. It holds on {} of the {known} tasks that were run{which}.\n\n{table}\n\
+         It holds for a variant whose mean drop is at most {HEADLINE_DROP}. ± is the standard error of the drop; errors \
+         marked with * are usually too large, as explained below.\n",
         holds.len()
     ))
 }
@@ -214,15 +219,17 @@ fn loss(collected: &Collected, name: &str, variant: Variant) -> Option<(f64, Sta
 /// The paper's statements, in its own setting and in the others.
 fn agreement(all: &[Collected]) -> Result<String> {
     let mut text = format!(
-        "Each line is a statement of the paper about a difference of figures, in points of the task's metric. Beside the \
-         paper's difference stands ours with its standard error: by chance of the dev set's examples, which both models \
-         were judged by, and of the seeds (n); a row with one seed takes the mean variance of those three of the task's \
-         rows with several that lose most nearly as much, if there are any, and none otherwise. With * a row's file does not say what became of \
-         each example, and the error is that of figures on different examples (of entities for NER), which is too large as a rule. Questions about one text are taken as independent. A difference of {ERRORS} standard errors counts: then \
-         the statement *holds*, or *does not hold*; below it is *within noise*. Where all rows of a statement are {LOST} points \
-         or more below full precision *nothing* was *learned*, and their difference says nothing.\n\n"
+        "Each line is a statement of the paper about a difference between scores, in points of the task's metric. It shows the \
+         paper's difference and ours with its standard error, which covers the choice of the dev examples (both models were \
+         scored on the same ones) and of the seeds (n). A row with one seed uses the mean variance of the three rows of the \
+         task with several seeds and the most similar drop, if there are any. A * marks rows that do not record the \
+         outcome of each example: their error assumes different examples (entities for NER), and is usually too large. \
+         Questions about one text count as independent.\n\n\
+         A difference of at least {ERRORS} standard errors counts: the statement *holds* or *does not hold*. Anything \
+         smaller is *within noise*. If all rows of a statement are {LOST} points or more below full precision, *nothing* was \
+         *learned*, and their difference means nothing.\n\n"
     );
-    let _ = write!(text, "Statements, each counted on every task that it was run on:\n\n{}\n", counts(all)?);
+    let _ = write!(text, "Number of statements, counted once for each task:\n\n{}\n", counts(all)?);
     for variant in shown(all) {
         let (run, rest) = split(all, variant)?;
         let _ = write!(text, "### With {}\n\n", variant.text());
@@ -267,7 +274,7 @@ fn split(all: &[Collected], variant: Variant) -> Result<(Vec<Claim>, Vec<Claim>)
 fn missing(run: &[Claim], rest: &[Claim]) -> String {
     match (run, rest) {
         (_, []) => String::new(),
-        ([], _) => "No two rows that a statement is about were run.\n\n".to_owned(),
+        ([], _) => "No statement has both of its rows.\n\n".to_owned(),
         (_, rest) => {
             let texts: Vec<&str> = rest.iter().map(|claim| claim.text).collect();
             format!("Not run on any task: {}.\n\n", texts.join("; "))
@@ -324,9 +331,10 @@ fn capital(word: &str) -> String {
 /// What optimal ranges, compensated rounding and distillation change, method by method.
 fn beyond(all: &[Collected]) -> Result<String> {
     let effects = effects(all);
-    let mut text = "What each changes, in points, with its standard error as above; it *helps* or *hurts* where the \
+    let mut text =
+        "The change that each one makes, in points, with its standard error as above. It *helps* or *hurts* if the \
                     difference counts.\n\n"
-        .to_owned();
+            .to_owned();
     let mut header = vec!["task".to_owned(), "row".to_owned()];
     header.extend(effects.iter().map(|(what, ..)| what.clone()));
     let mut table = Table::new(header);
@@ -382,7 +390,7 @@ fn printed_order() -> Result<Vec<String>> {
 /// What the figures rest on.
 fn limits(all: &[Collected]) -> Result<String> {
     let header =
-        ["task", "full precision", "paper's", "dev examples", "one standard error", "sequences to learn from", "data"];
+        ["task", "full precision", "paper's", "dev examples", "one standard error", "training sequences", "data"];
     let mut table = Table::new(header);
     for collected in all {
         let any = collected.any();
@@ -403,19 +411,19 @@ fn limits(all: &[Collected]) -> Result<String> {
         ]);
     }
     Ok(format!(
-        "{table}\nOne standard error is that of the full-precision figure on its dev set, by chance of the examples alone: \
-         on a small dev set differences of that order mean nothing, and a conclusion needs several seeds or a larger set. \
-         The dev sets also served to choose the fine-tuned checkpoints; no figure here is of a test set.\n"
+        "{table}\nOne standard error is that of the full-precision score, due to the choice of dev examples alone. On a small \
+         dev set, differences of this size mean nothing; a conclusion needs several seeds or a larger set. The dev sets were \
+         also used to choose the fine-tuned checkpoints. No score here comes from a test set.\n"
     ))
 }
 
 /// Where a task's data differs from the paper's.
 fn data(task: Task) -> &'static str {
     match task {
-        Task::Sst2 => "GLUE's training set, whole, and dev set",
+        Task::Sst2 => "GLUE's whole training set and dev set",
         Task::Mnli => "a subset of the training set; the matched dev set (the mismatched one is not used)",
-        Task::Conll03 => "the English training set, whole, and eng.testa",
-        Task::Squad => "a subset of the training set with further paragraphs and SQuADShifts; the dev set of v1.1",
+        Task::Conll03 => "the whole English training set and eng.testa",
+        Task::Squad => "a subset of the training set, extra paragraphs and SQuADShifts; the dev set of v1.1",
         Task::Classify | Task::Pair | Task::Ner | Task::Qa => "the user's own",
     }
 }
