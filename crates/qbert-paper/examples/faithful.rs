@@ -2,7 +2,8 @@
 //! every answer compared.
 //!
 //! ```text
-//! cargo run --release -p qbert-paper --example faithful -- DIRECTORY TASK FILE [DIRECTORY TASK FILE …] > results/faithful.json
+//! cargo run --release -p qbert-paper --example faithful -- DIRECTORY TASK FILE [DIRECTORY TASK FILE …] \
+//!     > results/faithful.json
 //! ```
 //!
 //! A directory is one that `qbert quantize` wrote, with the packed model in it. The directory is computed by the training

@@ -2,8 +2,8 @@
 //! ranges in all others, judged without any training.
 //!
 //! ```text
-//! cargo run --release -p qbert-paper --example ranges_by_matrix -- BITS MODEL TASK TRAIN[,TRAIN] DEV [MODEL TASK TRAIN DEV …] \
-//!     > results/ranges-by-matrix.json
+//! cargo run --release -p qbert-paper --example ranges_by_matrix -- BITS MODEL TASK TRAIN[,TRAIN] DEV \
+//!     [MODEL TASK TRAIN DEV …] > results/ranges-by-matrix.json
 //! ```
 //!
 //! A model is a fine-tuned checkpoint. Groups are the paper's 128, embeddings have 8 bits with optimal ranges, activations

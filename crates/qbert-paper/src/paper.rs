@@ -1,7 +1,7 @@
 //! The paper's tables as printed, each row under the name of its method in [`qbert_train::qat::method`].
 //!
-//! BERT-base on the dev sets. The numbers are copied with their slips (`docs/reference/paper-map.md` lists those); `–` stands
-//! where a table prints nothing. This is the one place for them: nothing else in the project types a figure of the paper.
+//! BERT-base on the dev sets. The numbers are copied with their slips (`docs/reference/paper-map.md` lists those); `–`
+//! stands where a table prints nothing. This is the one place for them: nothing else in the project types a figure of the paper.
 
 use qbert_tasks::{Kind, Task};
 use qbert_train::qat::method::Method;

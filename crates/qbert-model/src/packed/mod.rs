@@ -1,7 +1,7 @@
 //! `model.qbert`: one file with everything a prediction needs, used straight from the memory map.
 //!
-//! The format is specified byte by byte in `docs/reference/format.md`. Opening a file checks all of it: the frame, a checksum of
-//! every part, every shape and length against the configuration and the plan, every number for being usable. After
+//! `docs/reference/format.md` specifies the format byte by byte. Opening a file checks all of it: the frame, a checksum
+//! of every part, every shape and length against the configuration and the plan, every number for being usable. After
 //! [`PackedModel::open`] nothing can be missing, out of range or damaged, so accessors do not fail.
 //!
 //! Not for training: there are no master weights in it. A quantized checkpoint directory has those.
