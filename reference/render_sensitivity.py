@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/sensitivity-results.md from results/sensitivity-*.json: no number in it is typed by hand.
+"""Writes docs/results/sensitivity.md from results/sensitivity-*.json; no number in it is typed by hand.
 
     python reference/render_sensitivity.py
 """
@@ -38,7 +38,7 @@ def section(name, found):
     yield f"`{command(found)}` (`results/{name}`)\n"
     runs = found["runs"]
     yield (f"{len(runs)} runs on {runs[0]['examples']} of {found['data']['sequences']} sequences each, mean loss "
-           f"{sum(run['loss'] for run in runs) / len(runs):.4f}. Ranking of the first half of the runs against the second: "
+           f"{sum(run['loss'] for run in runs) / len(runs):.4f}. Rank correlation of the two halves of the runs: "
            f"{found['agreement_of_halves']:.2f}.\n")
     yield "| layer | rank | Ω | mean λ | std | smallest λ | largest λ | lowest eigenvalue, mean | products |"
     yield "|---|---|---|---|---|---|---|---|---|"
@@ -56,11 +56,13 @@ def section(name, found):
 def main():
     files = sorted((ROOT / "results").glob("sensitivity-*.json"))
     results = {file.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
-    text = ["# Which layers are sensitive: measured\n",
-            "MiniLM-L6 fine-tuned on each task here; layers counted from 0. Made from `results/sensitivity-*.json` by "
-            "`python reference/render_sensitivity.py`; [analyze.md](analyze.md) explains the columns.\n",
+    text = ["# Which layers are sensitive, measured\n",
+            "MiniLM-L6, fine-tuned on each task (`results/finetune-TASK.json`); layers are counted from 0. "
+            "`python reference/render_sensitivity.py` renders this page from `results/sensitivity-*.json`; do not edit it by hand. "
+            "[analyze.md](../guide/analyze.md) explains the method. In the commands, `tuned-TASK` stands for the fine-tuned "
+            "checkpoint.\n",
             "| task | seed | layers from most to least sensitive | Ω, largest / smallest | agreement of halves "
-            "| runs with a negative dominant λ |",
+            "| runs whose largest λ is negative |",
             "|---|---|---|---|---|---|"]
     for found in results.values():
         omegas = [layer["omega"] for layer in found["layers"]]
@@ -75,11 +77,11 @@ def main():
     for task, seeds in by_task.items():
         for other in seeds[1:]:
             agreement = spearman(seeds[0]["ranking"], other["ranking"])
-            text.append(f"{NAMES[task]}: the ranking of seed {other['settings']['seed']} against that of seed "
-                        f"{seeds[0]['settings']['seed']}: Spearman {agreement:.2f}.\n")
+            text.append(f"{NAMES[task]}: Spearman's rank correlation of seeds {other['settings']['seed']} and "
+                        f"{seeds[0]['settings']['seed']} is {agreement:.2f}.\n")
     for name, found in results.items():
         text += section(name, found)
-    (ROOT / "docs" / "sensitivity-results.md").write_text("\n".join(text).rstrip() + "\n", encoding="utf-8")
+    (ROOT / "docs" / "results" / "sensitivity.md").write_text("\n".join(text).rstrip() + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The whole way on a table of your own with three classes: see README.md.
+# Runs every stage on a table with three classes; README.md explains the data.
 set -eu
 cd "$(dirname "$0")"
 qbert=${QBERT:-cargo run --release --quiet --manifest-path ../../Cargo.toml --}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The whole way on CoNLL-style files with entity types of your own: see README.md.
+# Runs every stage on CoNLL-style files with custom entity types; README.md explains the data.
 set -eu
 cd "$(dirname "$0")"
 qbert=${QBERT:-cargo run --release --quiet --manifest-path ../../Cargo.toml --}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The whole way on a SQuAD-style file of your own: see README.md.
+# Runs every stage on a SQuAD-style file; README.md explains the data.
 set -eu
 cd "$(dirname "$0")"
 qbert=${QBERT:-cargo run --release --quiet --manifest-path ../../Cargo.toml --}

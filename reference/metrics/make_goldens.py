@@ -1,4 +1,4 @@
-"""Writes qbert-tasks/tests/goldens/*.json: what the reference programs answer, for the Rust tests to equal.
+"""Writes crates/qbert-tasks/tests/goldens/*.json: what the reference programs answer, for the Rust tests to equal.
 
 One command, from the root of the repository, makes everything again (Python 3.11):
 

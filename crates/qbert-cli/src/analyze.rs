@@ -24,7 +24,7 @@ Examples:
   qbert plan --model tuned --sensitivity analysis/sensitivity.json --bits 2,3 --high 3 --out plan.toml
 
 The model must be fine-tuned for the task; the data is what it was trained on. The paper's own protocol
-is --fraction 0.1 --runs 10 --max-examples all --method power, which takes hours on two cores (docs/analyze.md).")]
+is --fraction 0.1 --runs 10 --max-examples all --method power, which takes hours on two cores (docs/guide/analyze.md).")]
 #[command(mut_arg("task", |task| task.required(false).required_unless_present("merge")))]
 pub(crate) struct Options {
     /// Fine-tuned checkpoint: a directory or hub id.

@@ -31,7 +31,7 @@ Examples:
 The same command again does what is left to do: after Ctrl-C or a crash it goes on where it was;
 after an edit of plan.toml it quantizes by the edited plan; with other settings it repeats what
 depends on them and keeps what was there in old/. A model that has the task's head is not
-fine-tuned. One width (--bits 4) needs no analysis. docs/run.md describes every file.")]
+fine-tuned. One width (--bits 4) needs no analysis. docs/guide/run.md describes every file.")]
 #[command(mut_arg("model", |argument| argument.required(false).help("Checkpoint directory, hub id, or `minilm` [default: minilm]")))]
 #[command(mut_arg("train", |argument| argument.required(false)))]
 #[command(mut_arg("dev", |argument| argument.required(false)))]

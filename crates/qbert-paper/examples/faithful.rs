@@ -2,7 +2,8 @@
 //! every answer compared.
 //!
 //! ```text
-//! cargo run --release -p qbert --example faithful -- DIRECTORY TASK FILE [DIRECTORY TASK FILE …] > results/faithful.json
+//! cargo run --release -p qbert-paper --example faithful -- DIRECTORY TASK FILE [DIRECTORY TASK FILE …] \
+//!     > results/faithful.json
 //! ```
 //!
 //! A directory is one that `qbert quantize` wrote, with the packed model in it. The directory is computed by the training
@@ -42,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let named: Vec<String> = cases.iter().flatten().map(name).collect();
     let report = json!({
         "what": "scores of the quantized checkpoint (training engine) against those of its packed file (integer runtime)",
-        "command": format!("cargo run --release -p qbert --example faithful -- {}", named.join(" ")),
+        "command": format!("cargo run --release -p qbert-paper --example faithful -- {}", named.join(" ")),
         "kernels": compute.kernels().multiplier().name(),
         "threads": compute.threads().count(),
         "results": results,

@@ -2,12 +2,12 @@
 //! ranges in all others, judged without any training.
 //!
 //! ```text
-//! cargo run --release -p qbert --example ranges_by_matrix -- BITS MODEL TASK TRAIN[,TRAIN] DEV [MODEL TASK TRAIN DEV …] \
-//!     > results/ranges-by-matrix.json
+//! cargo run --release -p qbert-paper --example ranges_by_matrix -- BITS MODEL TASK TRAIN[,TRAIN] DEV \
+//!     [MODEL TASK TRAIN DEV …] > results/ranges-by-matrix.json
 //! ```
 //!
 //! A model is a fine-tuned checkpoint. Groups are the paper's 128, embeddings have 8 bits with optimal ranges, activations
-//! 8 bits. `qbert-paper reproduce --render` puts the results into `docs/results.md`.
+//! 8 bits. `qbert-paper reproduce --render` puts the results into `docs/results/paper.md`.
 
 use std::error::Error;
 use std::io::Write;
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let named: Vec<String> = given.iter().map(|word| word.split(',').map(name).collect::<Vec<_>>().join(",")).collect();
     let report = json!({
         "what": "quantized and calibrated, not trained: min/max ranges in some matrices, optimal ranges in all others",
-        "command": format!("cargo run --release -p qbert --example ranges_by_matrix -- {bits} {}", named.join(" ")),
+        "command": format!("cargo run --release -p qbert-paper --example ranges_by_matrix -- {bits} {}", named.join(" ")),
         "bits": bits,
         "results": results,
     });

@@ -1,7 +1,7 @@
 //! The paper's tables as printed, each row under the name of its method in [`qbert_train::qat::method`].
 //!
-//! BERT-base on the dev sets. The numbers are copied with their slips (`docs/paper-map.md` lists those); `–` stands
-//! where a table prints nothing. This is the one place for them: nothing else in the project types a figure of the paper.
+//! BERT-base on the dev sets. The numbers are copied with their slips (`docs/reference/paper-map.md` lists those); `–`
+//! stands where a table prints nothing. This is the one place for them: nothing else in the project types a figure of the paper.
 
 use qbert_tasks::{Kind, Task};
 use qbert_train::qat::method::Method;
@@ -96,7 +96,7 @@ impl Printed {
             Self::Groups => "number of groups at 4 bits",
             Self::EmbeddingWidths => "widths of word and position embedding, one group per table, encoder at 8 bits",
             Self::ModuleWidths => "widths of self-attention and feed-forward network",
-            Self::Reverse => "mixed precision turned round",
+            Self::Reverse => "mixed precision, reversed",
             Self::MixedEmbedding => "4-bit word embedding in 128 groups",
         }
     }

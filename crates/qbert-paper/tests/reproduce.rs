@@ -425,19 +425,20 @@ fn readme_of_results(home: &Path, min_max: f64) {
     std::fs::write(&readme, "# Title\n<!-- results -->\nold\n<!-- /results -->\nend\n").unwrap();
     std::fs::write(
         home.join("bench-infer.json"),
-        r#"{"what": "measured", "works": [{"work": "A", "threads": 1, "ms": {"qbert 2,3": 2.0, "openvino": 3.0}}]}"#,
+        r#"{"what": "measured", "works": [{"work": "B", "threads": 1, "ms": {"qbert 4": 2.0, "openvino": 3.0}}]}"#,
     )
     .unwrap();
     let done = run();
     assert!(done.status.success(), "{}", stderr(&done));
     assert!(home.join("docs/figures/accuracy-mnli.svg").exists());
     let text = std::fs::read_to_string(&readme).unwrap();
-    assert!(text.starts_with("# Title\n<!-- results -->\n|") && text.ends_with("<!-- /results -->\nend\n"), "{text}");
+    assert!(text.starts_with("# Title\n<!-- results -->\n![") && text.ends_with("<!-- /results -->\nend\n"), "{text}");
     assert!(
         text.contains("](docs/figures/accuracy-mnli.svg)") && text.contains("[docs/page.md](docs/page.md)"),
         "{text}"
     );
-    assert!(text.contains("| faster by | **1.50×** |") && !text.contains("old"), "{text}");
+    assert!(text.contains("| times as fast as OpenVINO int8 (3.00 ms) | – | **1.50×** | – |"), "{text}");
+    assert!(!text.contains("old"), "{text}");
     let optimal = |seed| {
         let path = home.join(format!("results/mnli/qbert-4.optimal.distill.seed{seed}.json"));
         RowResult::read(&path).unwrap().last.unwrap().metrics["accuracy"]
@@ -470,12 +471,16 @@ fn outcomes_add_up(row: &RowResult) -> usize {
 /// none of them.
 #[test]
 fn the_results_page_is_what_the_results_say() {
-    const AGAIN: &str = "qbert-paper reproduce --render results/reproduce --out docs/results.md --readme README.md";
+    const AGAIN: &str =
+        "qbert-paper reproduce --render results/reproduce --out docs/results/paper.md --readme README.md";
     let (results, page, readme) =
-        (root().join("results/reproduce"), root().join("docs/results.md"), root().join("README.md"));
-    let figures = root().join("docs/figures");
+        (root().join("results/reproduce"), root().join("docs/results/paper.md"), root().join("README.md"));
+    let figures = root().join("docs/results/figures");
     if !results.exists() {
-        assert!(!page.exists() && !figures.exists(), "docs/results.md or docs/figures without results/reproduce");
+        assert!(
+            !page.exists() && !figures.exists(),
+            "docs/results/paper.md or docs/results/figures without results/reproduce"
+        );
         return;
     }
     for task in std::fs::read_dir(&results).unwrap() {
@@ -485,14 +490,14 @@ fn the_results_page_is_what_the_results_say() {
     }
     let rendered = render(&results, AGAIN).unwrap();
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-    assert!(read(&page) == rendered.page, "docs/results.md is not current: {AGAIN}");
+    assert!(read(&page) == rendered.page, "docs/results/paper.md is not current: {AGAIN}");
     for (name, svg) in &rendered.figures {
-        assert!(read(&figures.join(name)) == *svg, "docs/figures/{name} is not current: {AGAIN}");
+        assert!(read(&figures.join(name)) == *svg, "docs/results/figures/{name} is not current: {AGAIN}");
     }
     for entry in std::fs::read_dir(&figures).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let made = rendered.figures.iter().any(|(own, _)| *own == name);
-        assert!(made, "docs/figures/{name} is made of nothing in results: remove it");
+        assert!(made, "docs/results/figures/{name} is made of nothing in results: remove it");
     }
     let text = read(&readme);
     let current = rendered.readme(&text, &readme, &page).unwrap();

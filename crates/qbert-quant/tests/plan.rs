@@ -42,10 +42,10 @@ fn where_a_plan_comes_from_is_a_comment() {
 
 #[test]
 fn the_plan_in_the_users_guide_is_a_plan() {
-    let guide = include_str!("../../../docs/plan.md");
+    let guide = include_str!("../../../docs/reference/plan.md");
     let (_, after) = guide.split_once("```toml\n").unwrap();
     let (text, _) = after.split_once("```").unwrap();
-    assert_eq!(Plan::parse(text, "docs/plan.md").unwrap(), two_layers());
+    assert_eq!(Plan::parse(text, "docs/reference/plan.md").unwrap(), two_layers());
 }
 
 #[test]

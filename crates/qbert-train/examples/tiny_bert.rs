@@ -2,7 +2,7 @@
 //!
 //! It knows nothing, and learns the examples' tasks within seconds. For anything else take a real model.
 //!
-//! `cargo run -p qbert --example tiny_bert -- examples/tiny-bert examples/*/train.* examples/*/dev.*`
+//! `cargo run -p qbert-train --example tiny_bert -- examples/tiny-bert examples/*/train.* examples/*/dev.*`
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

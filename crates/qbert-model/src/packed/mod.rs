@@ -1,6 +1,6 @@
 //! `model.qbert`: one file with everything a prediction needs, used straight from the memory map.
 //!
-//! The format is specified byte by byte in `docs/format.md`. Opening a file checks all of it: the frame, the checksum of
+//! The format is specified byte by byte in `docs/reference/format.md`. Opening a file checks all of it: the frame, the checksum of
 //! every part, every shape and length against the configuration and the plan, and that every number is usable. After
 //! [`PackedModel::open`] nothing can be missing, out of range or damaged, so accessors do not fail.
 //!

@@ -19,7 +19,7 @@ Examples:
   qbert-paper reproduce … --rows qbert-mp-2-3,directq-2 --ranges optimal --distill
   qbert-paper reproduce … --steps 0                           quantized without training
   qbert-paper reproduce … --weight-errors --out results/weight-errors-sst2.json
-  qbert-paper reproduce --render results/reproduce --out docs/results.md --readme README.md
+  qbert-paper reproduce --render results/reproduce --out docs/results/paper.md --readme README.md
 
 A result is OUT/TASK/ROW.json, written when the row is done. Rows that are done are skipped, an
 interrupted one goes on where it was, and several processes may share the work. --table leaves all

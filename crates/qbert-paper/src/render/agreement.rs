@@ -11,15 +11,17 @@ use qbert_pipeline::Result;
 /// The paper's statements, in its own setting and in the others.
 pub(super) fn agreement(all: &[Collected]) -> Result<String> {
     let mut text = format!(
-        "Each line is a statement of the paper about a difference of figures, in points of the task's metric. Beside the \
-         paper's difference stands ours with its standard error: by chance of the dev set's examples, which both models \
-         were judged by, and of the seeds (n); a row with one seed takes the mean variance of those three of the task's \
-         rows with several that lose most nearly as much, if there are any, and none otherwise. With * a row's file does not say what became of \
-         each example, and the error is that of figures on different examples (of entities for NER), which is too large as a rule. Questions about one text are taken as independent. A difference of {ERRORS} standard errors counts: then \
-         the statement *holds*, or *does not hold*; below it is *within noise*. Where all rows of a statement are {LOST} points \
-         or more below full precision *nothing* was *learned*, and their difference says nothing.\n\n"
+        "Each line is a statement of the paper about a difference between scores, in points of the task's metric. It shows the \
+         paper's difference and ours with its standard error, which covers the choice of the dev examples (both models were \
+         scored on the same ones) and of the seeds (n). A row with one seed uses the mean variance of the three rows of the \
+         task with several seeds and the most similar drop, if there are any. A * marks rows that do not record the \
+         outcome of each example: their error assumes different examples (entities for NER), and is usually too large. \
+         Questions about one text count as independent.\n\n\
+         A difference of at least {ERRORS} standard errors counts: the statement *holds* or *does not hold*. Anything \
+         smaller is *within noise*. If all rows of a statement are {LOST} points or more below full precision, *nothing* was \
+         *learned*, and their difference means nothing.\n\n"
     );
-    let _ = write!(text, "Statements, each counted on every task that it was run on:\n\n{}\n", counts(all)?);
+    let _ = write!(text, "Number of statements, counted once for each task:\n\n{}\n", counts(all)?);
     for variant in shown(all) {
         let (run, rest) = split(all, variant)?;
         let _ = write!(text, "### With {}\n\n", variant.text());
@@ -64,7 +66,7 @@ fn split(all: &[Collected], variant: Variant) -> Result<(Vec<Claim>, Vec<Claim>)
 fn missing(run: &[Claim], rest: &[Claim]) -> String {
     match (run, rest) {
         (_, []) => String::new(),
-        ([], _) => "No two rows that a statement is about were run.\n\n".to_owned(),
+        ([], _) => "No statement has both of its rows.\n\n".to_owned(),
         (_, rest) => {
             let texts: Vec<&str> = rest.iter().map(|claim| claim.text).collect();
             format!("Not run on any task: {}.\n\n", texts.join("; "))

@@ -13,9 +13,10 @@ use qbert_pipeline::Result;
 /// What optimal ranges, compensated rounding and distillation change, method by method.
 pub(super) fn beyond(all: &[Collected]) -> Result<String> {
     let effects = effects(all);
-    let mut text = "What each changes, in points, with its standard error as above; it *helps* or *hurts* where the \
+    let mut text =
+        "The change that each one makes, in points, with its standard error as above. It *helps* or *hurts* if the \
                     difference counts.\n\n"
-        .to_owned();
+            .to_owned();
     let mut header = vec!["task".to_owned(), "row".to_owned()];
     header.extend(effects.iter().map(|(what, ..)| what.clone()));
     let mut table = MarkdownTable::new(header);

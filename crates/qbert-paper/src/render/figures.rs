@@ -169,8 +169,8 @@ pub(super) fn paper(beside: &Path, all: &[Collected]) -> Result<(String, Vec<Nam
         }
     }
     if !text.is_empty() {
-        let introduction = "Layers are counted from 0. Words in capitals in a command stand for files and directories: \
-                            the fine-tuned model, its quantized checkpoint, the data, the directory for \
+        let introduction = "Layers are counted from 0. In the commands, words in capitals stand for files and directories: \
+                            the fine-tuned model, its quantized checkpoint, the data, the directory of \
                             `sensitivity.json`.\n\n";
         text = format!("## The paper's figures\n\n{introduction}{text}");
     }
@@ -186,7 +186,7 @@ fn one(kind: &PaperFigure, task: Task, path: &Path, rows: Option<&Collected>) ->
     let figure = Named::new(kind.name, task, drawing);
     let command = command(kind.command, &value, rows);
     let part = format!(
-        "{}\n\n**{}.** {} Made from `results/{}-{task}.json`, which is made by\n\n```text\n{command}\n```\n\n",
+        "{}\n\n**{}.** {} Data: `results/{}-{task}.json`, made by\n\n```text\n{command}\n```\n\n",
         figure.image(DIRECTORY),
         task_title(task),
         figure.drawing.caption,
@@ -218,7 +218,7 @@ fn models(beside: &Path, task: Task, rows: Option<&Collected>) -> Result<Option<
     let Some(drawing) = figure::attention_of_models(&compared) else { return Ok(None) };
     let figure = Named::new(ATTENTION, task, drawing);
     let part = format!(
-        "{}\n\n**{}.** {} The models are rows made with `qbert-paper reproduce … --keep`; the figure's data is made by\n\n\
+        "{}\n\n**{}.** {} The models are rows made with `qbert-paper reproduce … --keep`. The data was made by\n\n\
          ```text\n{commands}```\n\n",
         figure.image(DIRECTORY),
         task_title(task),

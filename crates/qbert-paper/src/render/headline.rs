@@ -47,10 +47,10 @@ pub(super) fn headline(all: &[Collected]) -> Result<String> {
     }
     let which = if holds.is_empty() { String::new() } else { format!(" ({})", holds.join(", ")) };
     Ok(format!(
-        "Encoder weights at least {HEADLINE_COMPRESSION} times smaller than f32 at 2/3 bits with at most {HEADLINE_DROP} \
-         points lost: holds on {} of {known} tasks that were run{which}.\n\n{table}\n\
-         A variant holds where its mean drop is at most {HEADLINE_DROP}; ± is the standard error of the drop, \
-         with * a rather too large one, as explained below.\n",
+        "The claim: at 2/3 bits, encoder weights are at least {HEADLINE_COMPRESSION} times smaller than f32, and at most \
+         {HEADLINE_DROP} points are lost. It holds on {} of the {known} tasks that were run{which}.\n\n{table}\n\
+         It holds for a variant whose mean drop is at most {HEADLINE_DROP}. ± is the standard error of the drop; errors \
+         marked with * are usually too large, as explained below.\n",
         holds.len()
     ))
 }

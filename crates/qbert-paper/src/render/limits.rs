@@ -11,7 +11,7 @@ use qbert_pipeline::Result;
 /// What the figures rest on.
 pub(super) fn limits(all: &[Collected]) -> Result<String> {
     let header =
-        ["task", "full precision", "paper's", "dev examples", "one standard error", "sequences to learn from", "data"];
+        ["task", "full precision", "paper's", "dev examples", "one standard error", "training sequences", "data"];
     let mut table = MarkdownTable::new(header);
     for collected in all {
         let any = collected.any();
@@ -32,19 +32,19 @@ pub(super) fn limits(all: &[Collected]) -> Result<String> {
         ]);
     }
     Ok(format!(
-        "{table}\nOne standard error is that of the full-precision figure on its dev set, by chance of the examples alone: \
-         on a small dev set differences of that order mean nothing, and a conclusion needs several seeds or a larger set. \
-         The dev sets also served to choose the fine-tuned checkpoints; no figure here is of a test set.\n"
+        "{table}\nOne standard error is that of the full-precision score, due to the choice of dev examples alone. On a small \
+         dev set, differences of this size mean nothing; a conclusion needs several seeds or a larger set. The dev sets were \
+         also used to choose the fine-tuned checkpoints. No score here comes from a test set.\n"
     ))
 }
 
 /// Where a task's data differs from the paper's.
 fn data(task: Task) -> &'static str {
     match task {
-        Task::Sst2 => "GLUE's training set, whole, and dev set",
+        Task::Sst2 => "GLUE's whole training set and dev set",
         Task::Mnli => "a subset of the training set; the matched dev set (the mismatched one is not used)",
-        Task::Conll03 => "the English training set, whole, and eng.testa",
-        Task::Squad => "a subset of the training set with further paragraphs and SQuADShifts; the dev set of v1.1",
+        Task::Conll03 => "the whole English training set and eng.testa",
+        Task::Squad => "a subset of the training set, extra paragraphs and SQuADShifts; the dev set of v1.1",
         Task::Classify | Task::Pair | Task::Ner | Task::Qa => "the user's own",
     }
 }

@@ -1,4 +1,4 @@
-//! `docs/results.md` from the result files: no number in it is typed by hand.
+//! `docs/results/paper.md` from the result files: no number in it is typed by hand.
 //!
 //! The page has the paper's headline, every comparison with its standard error and a verdict, what the data can show,
 //! the paper's figures, and for each task the paper's tables with our columns beside the paper's. Figures are files beside
@@ -25,24 +25,29 @@ use self::collect::{Collected, Variant};
 use super::result::io;
 use qbert_pipeline::Result;
 
-/// The beginning, with the command that the page is made by.
+/// The introduction, around the command that renders the page.
 const INTRODUCTION: [&str; 2] = [
     "\
 # The paper's tables, measured here
 
-Made by
+This page is rendered by
 
 ```text
 ",
     "
 ```
 
-and never edited by hand. The paper's figures are those of BERT-base, ours those of another model with a budget of its own,
-so what is comparable is the *drop* below each one's own full precision. \"min/max\" takes the smallest and largest weight of a group as its range, which is how the paper is read;
-\"optimal\" takes the range with the least squared error; \"compensated\" rounds weights so that they make up for each other's
-errors, and \"distilled\" learns from the full-precision model, too; the paper does neither. \"Not trained\" is quantized and
-calibrated only. Figures after training are those of the last epoch. \"Not run\" says that there is no result. ± in tables of
-figures is the standard deviation between n seeds.
+Do not edit it by hand. The paper's numbers are for BERT-base, ours for another model with its own budget, so compare the *drop*
+from each one's own full precision. The commands name checkpoints and directories; `results/README.md` says what the names stand for.
+
+- **min/max**: a group's range goes from its smallest to its largest weight. This is our reading of the paper.
+- **optimal**: the range with the least squared error.
+- **compensated**: weights are rounded so that they compensate for each other's errors. The paper does not do this.
+- **distilled**: the model also learns from the full-precision model. The paper does not do this.
+- **not trained**: quantized and calibrated only.
+- **not run**: there is no result.
+
+Scores after training are those of the last epoch. In tables of scores, ± is the standard deviation over n seeds.
 ",
 ];
 

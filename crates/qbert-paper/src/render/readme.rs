@@ -20,30 +20,45 @@ use qbert_pipeline::{Error, ErrorKind, Result};
 /// What stands between these is replaced.
 const MARKS: [&str; 2] = ["<!-- results -->", "<!-- /results -->"];
 
-/// The columns: what a user would choose between.
-const WIDTHS: [(&str, &str); 4] =
-    [("4 bits", "q-bert:4"), ("3 bits", "q-bert:3"), ("2/3 bits", "q-bert:2/3"), ("2 bits", "q-bert:2")];
+/// A column: what a user would choose between.
+struct Width {
+    title: &'static str,
+    /// The method's name in the results.
+    method: &'static str,
+    /// The model's name in `bench-infer.json`.
+    bench: &'static str,
+}
 
-/// Of the speeds, the one that is shown, and what it is set beside.
-const SPEEDS: [(&str, &str); 2] = [("qbert 2,3", "qbert, 2/3 bits"), ("openvino", "OpenVINO, int8")];
+const WIDTHS: [Width; 4] = [
+    Width { title: "4 bits", method: "q-bert:4", bench: "qbert 4" },
+    Width { title: "3 bits", method: "q-bert:3", bench: "qbert 3" },
+    Width { title: "2/3 bits", method: "q-bert:2/3", bench: "qbert 2,3" },
+    Width { title: "2 bits", method: "q-bert:2", bench: "qbert 2" },
+];
 
-/// The works of `qbert bench infer`, as sequences × tokens.
-const WORKS: [(&str, &str); 4] = [("A", "1×32"), ("B", "1×128"), ("C", "1×384"), ("D", "32×128")];
+/// What the speeds are compared with: its name in `bench-infer.json`, and in print.
+const PEER: (&str, &str) = ("openvino", "OpenVINO int8");
+
+/// The work of `qbert bench infer` that is shown, and its tokens.
+const WORK: (&str, &str) = ("B", "128 tokens");
+
+/// A cell with nothing in it.
+const NONE: &str = "–";
 
 /// What a README says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Block {
-    tables: String,
+    /// The table and what to know about it.
+    table: String,
     figure: Option<Named>,
 }
 
 impl Block {
     /// From all results, the figures made of them, and the speeds in the directory beside, if any.
     pub(super) fn new(all: &[Collected], accuracy: &[Named], beside: &Path) -> Result<Self> {
-        let mut tables = accuracies(all)?;
-        tables += &speeds(&beside.join("bench-infer.json"))?;
         let of = |task: Task| accuracy.iter().find(|figure| figure.file.ends_with(&format!("-{task}.svg")));
-        Ok(Self { tables, figure: of(Task::Sst2).or(accuracy.first()).cloned() })
+        let table = table(all, Speeds::read(&beside.join("bench-infer.json"))?.as_ref())?;
+        Ok(Self { table, figure: of(Task::Sst2).or(accuracy.first()).cloned() })
     }
 
     /// `text` with the results between its marks; `file` is where it stands, `page` the page that says more.
@@ -62,11 +77,13 @@ impl Block {
         let directory = way
             .rsplit_once('/')
             .map_or(figures::DIRECTORY.to_owned(), |(up, _)| format!("{up}/{}", figures::DIRECTORY));
-        let mut text = self.tables.clone();
+        let mut text = String::new();
         if let Some(figure) = &self.figure {
-            let _ = write!(text, "{}\n\n{}\n\n", figure.image(&directory), figure.drawing.caption);
+            let task = Task::ALL.into_iter().find(|task| figure.file.ends_with(&format!("-{task}.svg")));
+            let title = task.map_or(String::new(), |task| format!("**{}.** ", task_title(task)));
+            let _ = write!(text, "{}\n\n{title}{}\n\n", figure.image(&directory), figure.drawing.caption);
         }
-        let _ = writeln!(text, "[{way}]({way}) has every row, its error, and what it says of the paper.");
+        let _ = writeln!(text, "{}\nEvery row with its error: [{way}]({way}).", self.table);
         Ok(text)
     }
 }
@@ -89,14 +106,14 @@ fn way(from: &Path, to: &Path) -> Result<String> {
     Ok(parts.collect::<Vec<_>>().join("/").replace(' ', "%20"))
 }
 
-/// Ways to quantize with optimal ranges, the most wanted first: distilled, trained, calibrated only.
-fn wanted() -> Vec<Variant> {
+/// Ways to quantize with optimal ranges, the best first: distilled, trained, calibrated only.
+fn preferred() -> Vec<Variant> {
     let plain = Variant::trained(Ranges::Optimal);
     let ends = [plain.distilled(), plain, Variant::untrained(Ranges::Optimal)];
     ends.into_iter().flat_map(|variant| [variant, variant.compensated()]).collect()
 }
 
-/// A figure of a row in the best way that it was run.
+/// A task's row at one width, in the best way that it was run.
 struct Cell<'a> {
     variant: Variant,
     value: f64,
@@ -108,70 +125,62 @@ fn cells(collected: &Collected) -> Result<Vec<Option<Cell<'_>>>> {
     let metric = collected.metric();
     let cell = |name: &str| {
         let row = collected.sized(name)?;
-        wanted().into_iter().find_map(|variant| {
+        preferred().into_iter().find_map(|variant| {
             let sample = collected.sample(name, variant)?;
             Some(Cell { variant, value: sample.mean(metric)?, deviation: sample.deviation(metric), row })
         })
     };
-    WIDTHS.iter().map(|(_, method)| Ok(cell(&method_name(&method.parse::<Method>()?, None)))).collect()
+    WIDTHS.iter().map(|width| Ok(cell(&method_name(&width.method.parse::<Method>()?, None)))).collect()
 }
 
-/// The task's figures at every width, and the sizes of the first task's files.
-fn accuracies(all: &[Collected]) -> Result<String> {
-    let header = ["", "full precision"].into_iter().chain(WIDTHS.map(|(title, _)| title)).chain(["quantized by"]);
-    let mut table = MarkdownTable::new(header);
-    let mut sizes: Option<Vec<String>> = None;
+/// A task with its cells; those without any are left out.
+struct Line<'a> {
+    collected: &'a Collected,
+    cells: Vec<Option<Cell<'a>>>,
+    /// How most of its cells were made.
+    usual: Variant,
+}
+
+fn lines(all: &[Collected]) -> Result<Vec<Line<'_>>> {
+    let mut lines = Vec::new();
     for collected in all {
         let cells = cells(collected)?;
-        let Some(best) = wanted().into_iter().find(|own| cells.iter().flatten().any(|cell| cell.variant == *own))
-        else {
-            continue;
-        };
+        let usual = preferred().into_iter().find(|own| cells.iter().flatten().any(|cell| cell.variant == *own));
+        lines.extend(usual.map(|usual| Line { collected, cells, usual }));
+    }
+    Ok(lines)
+}
+
+/// Accuracy, size and speed at every width, and what to know about them.
+fn table(all: &[Collected], speeds: Option<&Speeds>) -> Result<String> {
+    let lines = lines(all)?;
+    let Some(first) = lines.first() else { return Ok("Nothing was run yet.\n".to_owned()) };
+    let mut table = MarkdownTable::new(["", "full precision"].into_iter().chain(WIDTHS.map(|width| width.title)));
+    for Line { collected, cells, usual } in &lines {
         let full = collected.full(collected.metric());
         let title = format!("{}, {}", task_title(collected.task), metric_title(collected.metric()));
-        let shown = cells.iter().map(|cell| cell.as_ref().map_or("–".to_owned(), |cell| figure(cell, full, best)));
-        let line = [title, format!("{full:.2}")].into_iter().chain(shown).chain([how(best)]);
-        table.row(line);
-        sizes.get_or_insert_with(|| files(collected, &cells));
+        let shown = cells.iter().map(|cell| cell.as_ref().map_or(NONE.to_owned(), |cell| score(cell, full, *usual)));
+        table.row([title, format!("{full:.2}")].into_iter().chain(shown));
     }
-    let Some(sizes) = sizes else { return Ok("Nothing was run yet.\n\n".to_owned()) };
-    table.row(sizes);
+    table.row(encoders(&lines));
+    table.row(files(first));
+    for row in speeds.into_iter().flat_map(Speeds::rows) {
+        table.row(row);
+    }
+    let speed = speeds.map_or(String::new(), Speeds::note);
     Ok(format!(
-        "{table}\nIn brackets: points above or below full precision, with the standard deviation where there are several seeds, \
-         and how many times smaller the encoder is; weights have the ranges with the least squared error.{}\n\n",
-        others(all)?
+        "{table}\nScores are on the dev sets. Brackets show the change from full precision, with the standard deviation if there \
+         are several seeds. {}{}{}{speed}\n",
+        treatments(&lines),
+        other_widths(&lines),
+        limits(&lines),
     ))
 }
 
-/// The width of activations and embeddings, where all rows of the table have the same.
-fn others(all: &[Collected]) -> Result<String> {
-    let mut widths: Vec<u8> = Vec::new();
-    for collected in all {
-        for cell in cells(collected)?.into_iter().flatten() {
-            let bits = &cell.row.settings.bits;
-            widths.extend([bits.word, bits.position, bits.activations]);
-        }
-    }
-    widths.dedup();
-    Ok(if let [width] = widths[..] { format!(" Activations and embeddings have {width} bits.") } else { String::new() })
-}
-
-fn figure(cell: &Cell<'_>, full: f64, usual: Variant) -> String {
+fn score(cell: &Cell<'_>, full: f64, usual: Variant) -> String {
     let spread = cell.deviation.map_or(String::new(), |deviation| format!(" ± {deviation:.2}"));
-    let times = cell.row.sizes.compression.encoder;
-    let other = if cell.variant == usual { String::new() } else { format!(", {}", how(cell.variant)) };
-    format!("**{:.2}** ({}{spread}; {times:.1}×{other})", cell.value, signed(cell.value - full))
-}
-
-/// A variant without its ranges, which are the same in the whole table.
-fn how(variant: Variant) -> String {
-    let start = if variant.compensate { "compensated rounding, " } else { "" };
-    let end = match (variant.trained, variant.distill) {
-        (false, _) => "calibration only",
-        (true, false) => "training",
-        (true, true) => "training with distillation",
-    };
-    format!("{start}{end}")
+    let other = if cell.variant == usual { String::new() } else { format!(", {}", treatment(cell.variant)) };
+    format!("**{:.2}** ({}{spread}{other})", cell.value, signed(cell.value - full))
 }
 
 /// With a real minus sign.
@@ -179,23 +188,70 @@ fn signed(value: f64) -> String {
     format!("{value:+.2}").replace('-', "−")
 }
 
-fn files(collected: &Collected, cells: &[Option<Cell<'_>>]) -> Vec<String> {
-    let whole = collected.any().sizes.f32_bytes;
+/// How many times smaller the encoder is: one number, or the smallest and the largest of all tasks.
+fn encoders(lines: &[Line<'_>]) -> Vec<String> {
+    let times = |index: usize| {
+        let cells = lines.iter().filter_map(|line| line.cells[index].as_ref());
+        let mut found: Vec<f64> = cells.map(|cell| cell.row.sizes.compression.encoder).collect();
+        found.sort_by(f64::total_cmp);
+        let mut ends: Vec<String> = found.first().into_iter().chain(found.last()).map(|t| format!("{t:.1}")).collect();
+        ends.dedup();
+        if ends.is_empty() { NONE.to_owned() } else { format!("{}×", ends.join("–")) }
+    };
+    let row = ["encoder, times smaller".to_owned(), "1×".to_owned()];
+    row.into_iter().chain((0..WIDTHS.len()).map(times)).collect()
+}
+
+/// The bytes of the first task's files; other tasks differ by their head only.
+fn files(line: &Line<'_>) -> Vec<String> {
     let mb = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
-    let mut line = vec![format!("packed file, {}", task_title(collected.task)), mb(whole)];
-    line.extend(cells.iter().map(|cell| {
-        cell.as_ref().map_or("–".to_owned(), |cell| {
-            format!("{} ({:.1}×)", mb(cell.row.sizes.file_bytes), cell.row.sizes.compression.file)
-        })
-    }));
-    line.push(String::new());
-    line
+    let file = |cell: &Cell<'_>| format!("{} ({:.1}×)", mb(cell.row.sizes.file_bytes), cell.row.sizes.compression.file);
+    let cells = line.cells.iter().map(|cell| cell.as_ref().map_or(NONE.to_owned(), file));
+    ["file".to_owned(), mb(line.collected.any().sizes.f32_bytes)].into_iter().chain(cells).collect()
+}
+
+/// A variant without its ranges, which are the same in the whole table.
+fn treatment(variant: Variant) -> String {
+    let end = match (variant.trained, variant.distill) {
+        (false, _) => "calibrated only",
+        (true, false) => "trained",
+        (true, true) => "trained with distillation",
+    };
+    format!("{}{end}", if variant.compensate { "compensated rounding, " } else { "" })
+}
+
+/// How the models were made, task by task where they differ.
+fn treatments(lines: &[Line<'_>]) -> String {
+    let mut groups: Vec<(Variant, Vec<&str>)> = Vec::new();
+    for line in lines {
+        let title = task_title(line.collected.task);
+        match groups.iter_mut().find(|(variant, _)| *variant == line.usual) {
+            Some((_, tasks)) => tasks.push(title),
+            None => groups.push((line.usual, vec![title])),
+        }
+    }
+    let texts = groups.iter().map(|(variant, tasks)| format!("{}: {}", tasks.join(", "), treatment(*variant)));
+    format!("{}. ", texts.collect::<Vec<_>>().join("; "))
+}
+
+/// The width of activations and embeddings, where all rows of the table have the same.
+fn other_widths(lines: &[Line<'_>]) -> String {
+    let bits = lines.iter().flat_map(|line| line.cells.iter().flatten()).map(|cell| &cell.row.settings.bits);
+    let mut widths: Vec<u8> = bits.flat_map(|bits| [bits.word, bits.position, bits.activations]).collect();
+    widths.dedup();
+    if let [width] = widths[..] { format!("Activations and embeddings have {width} bits.") } else { String::new() }
+}
+
+/// Which tasks were scored on a part of their dev sets.
+fn limits(lines: &[Line<'_>]) -> String {
+    let any = lines.iter().map(|line| line.collected.any());
+    let limited = any.filter_map(|row| Some((task_title(row.settings.task), row.settings.max_dev?)));
+    limited.map(|(title, most)| format!(" {title} is scored on the first {most} examples of its dev set.")).collect()
 }
 
 /// What is read of `bench-infer.json`.
 #[derive(Debug, Deserialize)]
-struct Bench {
-    what: String,
+struct Speeds {
     #[serde(default)]
     file_bytes: BTreeMap<String, u64>,
     works: Vec<Work>,
@@ -208,36 +264,51 @@ struct Work {
     ms: BTreeMap<String, f64>,
 }
 
-/// Speed beside OpenVINO with all threads that were measured; nothing without the file.
-fn speeds(path: &Path) -> Result<String> {
-    if !path.exists() {
-        return Ok(String::new());
+impl Speeds {
+    /// Nothing without the file.
+    fn read(path: &Path) -> Result<Option<Self>> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let read = serde_json::from_value(figures::json(path)?.1).map_err(|error| {
+            let hint = "make it again: its own `command` says how".to_owned();
+            Error::new(ErrorKind::BadInput, format!("{}: {error}", path.display()), hint)
+        })?;
+        Ok(Some(read))
     }
-    let bench: Bench = serde_json::from_value(figures::json(path)?.1).map_err(|error| {
-        let hint = "make it again: its own `command` says how".to_owned();
-        Error::new(ErrorKind::BadInput, format!("{}: {error}", path.display()), hint)
-    })?;
-    let threads = bench.works.iter().map(|work| work.threads).max().unwrap_or(1);
-    let both = |work: &&Work| SPEEDS.iter().all(|(name, _)| work.ms.get(*name).is_some_and(|ms| *ms > 0.0));
-    let works: Vec<&Work> = bench.works.iter().filter(|work| work.threads == threads).filter(both).collect();
-    if works.is_empty() {
-        return Ok(String::new());
+
+    /// The work that is shown, with the most threads that it was measured with, and the peer's time.
+    fn shown(&self) -> Option<(&Work, f64)> {
+        let works = self.works.iter().filter(|work| work.work == WORK.0);
+        let work = works.max_by_key(|work| work.threads)?;
+        Some((work, *work.ms.get(PEER.0)?))
     }
-    let title = |work: &&&Work| {
-        let known = WORKS.iter().find(|(name, _)| *name == work.work);
-        known.map_or(work.work.clone(), |(_, shape)| format!("{shape} tokens"))
-    };
-    let mut table =
-        MarkdownTable::new(std::iter::once("milliseconds".to_owned()).chain(works.iter().map(|work| title(&work))));
-    for (name, shown) in SPEEDS {
-        let file = bench.file_bytes.get(name).map_or(String::new(), |&bytes| format!(", {:.1} MB", bytes as f64 / 1e6));
-        let cells = works.iter().map(|work| significant(work.ms[name], 3));
-        table.row(std::iter::once(format!("{shown}{file}")).chain(cells));
+
+    fn rows(&self) -> Vec<Vec<String>> {
+        let Some((work, peer)) = self.shown() else { return Vec::new() };
+        let row = |title: String, cell: &dyn Fn(f64) -> String| {
+            let times = WIDTHS.iter().map(|width| work.ms.get(width.bench).copied().filter(|ms| *ms > 0.0));
+            let cells = times.map(|ms| ms.map_or(NONE.to_owned(), cell));
+            [title, NONE.to_owned()].into_iter().chain(cells).collect()
+        };
+        let ratio = format!("times as fast as {} ({} ms)", PEER.1, significant(peer, 3));
+        vec![
+            row(format!("milliseconds for {}", WORK.1), &|ms| significant(ms, 3)),
+            row(ratio, &|ms| format!("**{:.2}×**", peer / ms)),
+        ]
     }
-    let ratio = works.iter().map(|work| format!("**{:.2}×**", work.ms[SPEEDS[1].0] / work.ms[SPEEDS[0].0]));
-    table.row(std::iter::once("faster by".to_owned()).chain(ratio));
-    let plural = if threads == 1 { "thread" } else { "threads" };
-    Ok(format!("{table}\n{}; {threads} {plural}, the word embedding at 4 bits.\n\n", bench.what.trim_end_matches('.')))
+
+    fn note(&self) -> String {
+        let Some((work, _)) = self.shown() else { return String::new() };
+        let plural = if work.threads == 1 { "thread" } else { "threads" };
+        let bytes =
+            || WIDTHS.iter().filter_map(|width| self.file_bytes.get(width.bench)).map(|&bytes| bytes as f64 / 1e6);
+        let files = match (bytes().reduce(f64::min), bytes().reduce(f64::max)) {
+            (Some(least), Some(most)) => format!(" (files of {least:.1} to {most:.1} MB)"),
+            _ => String::new(),
+        };
+        format!(" Speed: {} {plural}, with the word embedding at 4 bits{files}.", work.threads)
+    }
 }
 
 #[cfg(test)]
@@ -246,10 +317,10 @@ mod tests {
 
     #[test]
     fn only_what_is_between_the_marks_is_replaced() {
-        let block = Block { tables: "| a |\n".to_owned(), figure: None };
-        let put = |text: &str| block.put_into(text, Path::new("README.md"), Path::new("docs/results.md"));
+        let block = Block { table: "| a |\n".to_owned(), figure: None };
+        let put = |text: &str| block.put_into(text, Path::new("README.md"), Path::new("docs/results/paper.md"));
         let new = put("before <!-- results --> old <!-- /results --> after").unwrap();
-        let end = "[docs/results.md](docs/results.md) has every row, its error, and what it says of the paper.\n";
+        let end = "\nEvery row with its error: [docs/results/paper.md](docs/results/paper.md).\n";
         assert_eq!(new, format!("before <!-- results -->\n| a |\n{end}<!-- /results --> after"));
         assert_eq!(put(&new).unwrap(), new);
         let twice = "<!-- results --><!-- /results --><!-- results --><!-- /results -->";
@@ -262,8 +333,8 @@ mod tests {
     #[test]
     fn links_go_from_file_to_file() {
         let link = |from: &str, to: &str| way(Path::new(from), Path::new(to)).unwrap();
-        assert_eq!(link("README.md", "docs/results.md"), "docs/results.md");
-        assert_eq!(link("docs/a/readme.md", "docs/results.md"), "../results.md");
+        assert_eq!(link("README.md", "docs/results/paper.md"), "docs/results/paper.md");
+        assert_eq!(link("pages/a/readme.md", "pages/results.md"), "../results.md");
         assert_eq!(link("x/README.md", "y z/page.md"), "../y%20z/page.md");
         assert_eq!(link("/one/README.md", "/one/page.md"), "page.md");
     }

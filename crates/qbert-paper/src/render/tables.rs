@@ -27,7 +27,7 @@ pub(super) fn section(collected: &Collected, figure: Option<&Named>) -> Result<S
         }
     }
     if !rest.is_empty() {
-        let _ = write!(text, "Of the paper's tables not run on this task: {}.\n\n", rest.join(", "));
+        let _ = write!(text, "Tables of the paper that were not run on this task: {}.\n\n", rest.join(", "));
     }
     let _ = write!(text, "### Sizes\n\n{}\n", sizes(collected)?);
     Ok(text)
@@ -69,7 +69,7 @@ fn about(collected: &Collected) -> String {
     let trained = collected.rows.iter().find(|row| row.last.is_some());
     let _ = write!(
         text,
-        "A row is made by a command such as\n\n```text\n{}\n```\n\n",
+        "A typical command for a row:\n\n```text\n{}\n```\n\n",
         trained.unwrap_or(collected.any()).command
     );
     text

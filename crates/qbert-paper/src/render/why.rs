@@ -29,8 +29,8 @@ const UNCHANGED: f64 = 0.5;
 const DIGITS: usize = 3;
 
 const INTRODUCTION: &str = "\
-The relative squared error of the encoder's weights, `‖W − Q(W)‖² / ‖W‖²`, is measured before any training: 0 is no
-change, and above 1 the quantized weights are further from the weights than zeros would be. Beside it stands what is lost.
+The relative squared error of the encoder's weights, `‖W − Q(W)‖² / ‖W‖²`, is measured before training. 0 means no change;
+above 1, the quantized weights are further from the original ones than zeros would be.
 ";
 
 /// A task with both its rows and its errors.
@@ -75,7 +75,7 @@ pub(super) fn section(beside: &Path, all: &[Collected]) -> Result<String> {
         let title = task_title(task.collected.task);
         let _ = write!(
             text,
-            "\n### {title}: errors and drops\n\n{}\n{}\nErrors are those of `results/weight-errors-{}.json`, made by\n\n\
+            "\n### {title}: errors and drops\n\n{}\n{}\nThe errors are from `results/weight-errors-{}.json`, made by\n\n\
              ```text\n{}\n```\n",
             task.table()?,
             task.matrices(),
@@ -248,14 +248,14 @@ fn groups(tasks: &[Explained<'_>]) -> Option<String> {
         ));
     }
     let conclusion = if explained {
-        " What groups are for, keeping a few large weights from widening the range of all others, optimal ranges do \
-         already: most of the paper's gain from groups is a gain over min/max ranges."
+        " Groups keep a few large weights from widening the range of all others. Optimal ranges already do that, so most of \
+         the paper's gain from groups is a gain over min/max ranges."
     } else {
         ""
     };
     (!parts.is_empty()).then(|| {
         format!(
-            "**Groups.** 128 groups instead of one make the error at 4, 3 and 2 bits smaller by a factor of: {}.{conclusion}",
+            "**Groups.** 128 groups instead of one reduce the error at 4, 3 and 2 bits by a factor of: {}.{conclusion}",
             parts.join("; ")
         )
     })
@@ -280,7 +280,7 @@ fn worse_than_nothing(tasks: &[Explained<'_>]) -> Option<String> {
     }
     (!parts.is_empty()).then(|| {
         format!(
-            "**Worse than zeros.** Plans whose error is above 1, so that training has to find the weights anew: {}.",
+            "**Worse than zeros.** Plans with an error above 1, where training has to start over: {}.",
             parts.join(". ")
         )
     })
@@ -298,8 +298,8 @@ fn reversed(tasks: &[Explained<'_>]) -> Option<String> {
     }
     (!parts.is_empty()).then(|| {
         format!(
-            "**Mixed precision.** Weighted by the sensitivity Ω of its layer, the error of 2/3 MP-rev is so many times that \
-             of 2/3 MP at the same size: {}.",
+            "**Mixed precision.** The error of 2/3 MP-rev divided by that of 2/3 MP at the same size, weighted by the \
+             sensitivity Ω of each layer: {}.",
             parts.join("; ")
         )
     })
@@ -341,9 +341,8 @@ fn training_itself(tasks: &[Explained<'_>]) -> Option<String> {
     }
     (!parts.is_empty()).then(|| {
         format!(
-            "**Training itself.** At 8 bits quantization takes next to nothing away, so what changes by training from the \
-             labels alone is the work of that training, which rows of every other width had, too. Points below full \
-             precision: {}.",
+            "**Training itself.** At 8 bits, quantization alone loses almost nothing, so any change comes from training on the \
+             labels, which rows of every other width had too. Points below full precision: {}.",
             parts.join("; ")
         )
     })

@@ -1,5 +1,5 @@
 //! The arithmetic of a packed model written out plainly: one loop per sum, integers as i64, f32 in the order that
-//! `docs/kernels.md` states. Slow, and equal to the runtime to the last bit.
+//! `docs/reference/kernels.md` states. Slow, and equal to the runtime to the last bit.
 //!
 //! LayerNorm, softmax, GELU and f32 products are taken from the training kernels: they are tested on their own, and with them
 //! not a bit may differ.
