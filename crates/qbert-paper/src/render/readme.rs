@@ -1,4 +1,4 @@
-//! The results in a few lines, for a README: between two marks of that file, which are all that is looked for in it.
+//! A short version of the results for a README, placed between two markers in that file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,17 +17,17 @@ use crate::result::RowResult;
 use crate::rows::{Ranges, method_name};
 use qbert_pipeline::{Error, ErrorKind, Result};
 
-/// What stands between these is replaced.
+/// The text between these markers is replaced.
 const MARKS: [&str; 2] = ["<!-- results -->", "<!-- /results -->"];
 
 /// The columns: what a user would choose between.
 const WIDTHS: [(&str, &str); 4] =
     [("4 bits", "q-bert:4"), ("3 bits", "q-bert:3"), ("2/3 bits", "q-bert:2/3"), ("2 bits", "q-bert:2")];
 
-/// Of the speeds, the one that is shown, and what it is set beside.
+/// The speed that is shown, and the one it is compared with.
 const SPEEDS: [(&str, &str); 2] = [("qbert 2,3", "qbert, 2/3 bits"), ("openvino", "OpenVINO, int8")];
 
-/// The works of `qbert bench infer`, as sequences × tokens.
+/// The workloads of `qbert bench infer`, as sequences × tokens.
 const WORKS: [(&str, &str); 4] = [("A", "1×32"), ("B", "1×128"), ("C", "1×384"), ("D", "32×128")];
 
 /// What a README says.
@@ -38,7 +38,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// From all results, the figures made of them, and the speeds in the directory beside, if any.
+    /// From all results, their figures, and the speeds in the directory next to them, if any.
     pub(super) fn new(all: &[Collected], accuracy: &[Named], beside: &Path) -> Result<Self> {
         let mut tables = accuracies(all)?;
         tables += &speeds(&beside.join("bench-infer.json"))?;
@@ -46,7 +46,7 @@ impl Block {
         Ok(Self { tables, figure: of(Task::Sst2).or(accuracy.first()).cloned() })
     }
 
-    /// `text` with the results between its marks; `file` is where it stands, `page` the page that says more.
+    /// `text` with the results between its markers; `file` is its path, `page` that of the full page.
     pub(super) fn put_into(&self, text: &str, file: &Path, page: &Path) -> Result<String> {
         let found = MARKS.map(|mark| text.match_indices(mark).map(|(at, _)| at).collect::<Vec<_>>());
         let ([start], [end]) = (&found[0][..], &found[1][..]) else { return Err(unmarked(file)) };
@@ -73,11 +73,11 @@ impl Block {
 
 fn unmarked(file: &Path) -> Error {
     let message = format!("{}: no {} and {} after it, each once", file.display(), MARKS[0], MARKS[1]);
-    let hint = "put the two lines where the results are to stand; everything between them is replaced";
+    let hint = "put these two lines where the results should go; everything between them is replaced";
     Error::new(ErrorKind::BadInput, message, hint.to_owned())
 }
 
-/// The way from a file to another, as links have it.
+/// The relative link from one file to another.
 fn way(from: &Path, to: &Path) -> Result<String> {
     let absolute = |path: &Path| std::path::absolute(path).map_err(crate::result::io(path, "find"));
     let (from, to) = (absolute(from)?, absolute(to)?);
@@ -89,14 +89,14 @@ fn way(from: &Path, to: &Path) -> Result<String> {
     Ok(parts.collect::<Vec<_>>().join("/").replace(' ', "%20"))
 }
 
-/// Ways to quantize with optimal ranges, the most wanted first: distilled, trained, calibrated only.
+/// Variants with optimal ranges, the preferred one first: distilled, trained, calibrated only.
 fn wanted() -> Vec<Variant> {
     let plain = Variant::trained(Ranges::Optimal);
     let ends = [plain.distilled(), plain, Variant::untrained(Ranges::Optimal)];
     ends.into_iter().flat_map(|variant| [variant, variant.compensated()]).collect()
 }
 
-/// A figure of a row in the best way that it was run.
+/// A row's figure in the preferred variant that was run.
 struct Cell<'a> {
     variant: Variant,
     value: f64,
@@ -143,7 +143,7 @@ fn accuracies(all: &[Collected]) -> Result<String> {
     ))
 }
 
-/// The width of activations and embeddings, where all rows of the table have the same.
+/// The widths of activations and embeddings, if all rows of the table share them.
 fn others(all: &[Collected]) -> Result<String> {
     let mut widths: Vec<u8> = Vec::new();
     for collected in all {
@@ -192,7 +192,7 @@ fn files(collected: &Collected, cells: &[Option<Cell<'_>>]) -> Vec<String> {
     line
 }
 
-/// What is read of `bench-infer.json`.
+/// The fields of `bench-infer.json` that are used here.
 #[derive(Debug, Deserialize)]
 struct Bench {
     what: String,
@@ -208,13 +208,13 @@ struct Work {
     ms: BTreeMap<String, f64>,
 }
 
-/// Speed beside OpenVINO with all threads that were measured; nothing without the file.
+/// Speed compared with OpenVINO at the highest measured thread count; empty without the file.
 fn speeds(path: &Path) -> Result<String> {
     if !path.exists() {
         return Ok(String::new());
     }
     let bench: Bench = serde_json::from_value(figures::json(path)?.1).map_err(|error| {
-        let hint = "make it again: its own `command` says how".to_owned();
+        let hint = "create it again with the `command` recorded in it".to_owned();
         Error::new(ErrorKind::BadInput, format!("{}: {error}", path.display()), hint)
     })?;
     let threads = bench.works.iter().map(|work| work.threads).max().unwrap_or(1);

@@ -1,10 +1,10 @@
-//! The command that makes a result, as the result's file prints it: names of files, no directories.
+//! The command recorded in a result's file: it names files without their directories.
 
 use super::{Experiment, Study, name_of};
 use crate::rows::{Row, RowTreatment};
 
 impl Study {
-    /// The command that makes this row and no other, with names of files and no directories.
+    /// The command that makes only this row.
     pub(crate) fn command(&self, row: &Row) -> String {
         let Experiment { task, max_train, max_dev, ref budget, .. } = self.experiment;
         let mut words: Vec<String> = vec![format!("qbert-paper reproduce --task {task} --rows {}", row.name())];
@@ -32,7 +32,7 @@ impl Study {
         words.join(" ")
     }
 
-    /// The command that measures the weights' errors, of these methods or of all.
+    /// The command that measures weight errors, of these methods or, if none are named, of all.
     pub(crate) fn errors_command(&self, names: &[String]) -> String {
         let mut words = vec![format!("qbert-paper reproduce --task {} --weight-errors", self.experiment.task)];
         words.extend((!names.is_empty()).then(|| format!("--rows {}", names.join(" "))));
@@ -40,7 +40,7 @@ impl Study {
         words.join(" ")
     }
 
-    /// Model, data and where results go, as words of a command.
+    /// The arguments for model, data and output.
     fn files(&self, sensitivity: bool) -> impl Iterator<Item = String> {
         let Experiment { task, max_len, .. } = self.experiment;
         let max_len = (max_len != task.default_max_len()).then(|| format!("--max-len {max_len}"));
