@@ -12,11 +12,11 @@ pub struct Changes {
     pub compared: usize,
     /// Labels that changed.
     pub flipped: usize,
-    /// Wrong before, right now.
+    /// Wrong before, right after.
     pub fixed: usize,
-    /// Right before, wrong now.
+    /// Right before, wrong after.
     pub broken: usize,
-    /// The ones that changed most, most first.
+    /// The largest changes, the largest first.
     pub examples: Vec<Change>,
 }
 
@@ -24,7 +24,7 @@ impl Document for Changes {
     const HEADER: Option<Header> = Some(Header { format: "qbert-changes", version: 1 });
 }
 
-/// One example's predictions. The texts come from data files: they are untrusted and escaped wherever they are shown.
+/// One example's predictions. Texts come from data files: they are untrusted, and escaped wherever they are shown.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Change {
@@ -49,8 +49,8 @@ pub struct Answer {
 }
 
 impl Changes {
-    /// Compares predictions of all examples and keeps the `most` that changed most: first labels that changed, by the
-    /// confidence given up and gained, then the rest by how far their confidence moved. Equal changes keep their order.
+    /// Compares the predictions of all examples and keeps the `most` largest changes: first changed labels, by the mean of
+    /// both confidences, then the rest by how far their confidence moved. Equal changes keep their order.
     pub fn between(all: impl IntoIterator<Item = Change>, most: usize) -> Self {
         let mut changes = Self::default();
         for change in all {
@@ -74,7 +74,7 @@ impl Changes {
     }
 }
 
-/// How far the confidence moved: between labels, what was given up and gained on the average.
+/// How far the confidence moved; for a changed label, the mean of both confidences.
 fn moved(change: &Change) -> f64 {
     let [before, after] =
         [&change.before, &change.after].map(|a| a.confidence.filter(|c| c.is_finite()).unwrap_or(0.0));

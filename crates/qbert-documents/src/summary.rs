@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::document::{Document, Header};
 use crate::number;
 
-/// The outcome in a few figures. Values are in the metric's own unit, which is percent for all built-in tasks.
+/// The outcome in a few figures. Values are in the metric's own unit: percent for all built-in tasks.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Summary {
@@ -13,13 +13,13 @@ pub struct Summary {
     pub task: String,
     /// The model's name.
     pub model: String,
-    /// How it was quantized, such as `Q-BERT mixed precision`.
+    /// The quantization method, such as `Q-BERT mixed precision`.
     pub method: String,
-    /// Widths in words, such as `2/3-bit weights, 8-bit embedding, 8-bit activations`.
+    /// Bit widths in words, such as `2/3-bit weights, 8-bit embedding, 8-bit activations`.
     pub bits: String,
     /// The metric's name.
     pub metric: String,
-    /// Examples that the metric was measured on.
+    /// Dev examples.
     pub examples: Option<u64>,
     /// The metric before quantization.
     pub full_precision: Option<f64>,
@@ -29,11 +29,11 @@ pub struct Summary {
     pub trained: Option<f64>,
     /// Bytes on disk.
     pub file_size: Option<BeforeAfter>,
-    /// Bytes as the paper counts them: never to be mixed with [`Self::file_size`].
+    /// Bytes as the paper counts them; not comparable with [`Self::file_size`].
     pub paper_size: Option<BeforeAfter>,
     /// How fast it runs.
     pub speed: Option<Speed>,
-    /// Sentences to be read with the figures.
+    /// Notes that qualify the figures.
     pub notes: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ pub struct Speed {
     /// Quantized.
     #[serde(deserialize_with = "number::one")]
     pub quantized: f64,
-    /// Threads, batch, lengths and machine in words.
+    /// Threads, batch, sequence lengths and machine, in words.
     pub setting: String,
 }
 
@@ -73,7 +73,7 @@ pub struct Speed {
 pub struct Models {
     /// The metric's name.
     pub metric: String,
-    /// Which size the points have, such as `file` or `as the paper counts`.
+    /// What the sizes measure, such as `file` or `as the paper counts`.
     pub size: String,
     /// The models.
     pub points: Vec<ModelPoint>,
@@ -87,9 +87,9 @@ impl Document for Models {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelPoint {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// The method; models of one method look alike.
+    /// Its method; models of one method share a mark.
     pub method: String,
     /// Bytes.
     #[serde(deserialize_with = "number::one")]
@@ -97,6 +97,6 @@ pub struct ModelPoint {
     /// The metric.
     #[serde(deserialize_with = "number::one")]
     pub value: f64,
-    /// Whether this is the model that the report is about.
+    /// Whether this is the report's own model.
     pub this: bool,
 }

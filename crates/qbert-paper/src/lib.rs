@@ -1,11 +1,11 @@
-//! The paper's experiments on any checkpoint and data: every row of its tables is one run, and its result one file.
+//! The paper's experiments on any checkpoint and data: every row of its tables is one run with one result file.
 //!
-//! [`paper`] has the tables as printed, [`rows`] says which runs they come to, [`Study`] is a checkpoint with its data
-//! on which the runs are made, [`RowResult`] what is kept of one. A row is known by its name, such as
+//! [`paper`] has the tables as printed, [`rows`] lists the runs behind them, [`Study`] makes the runs on a checkpoint and
+//! its data, and [`RowResult`] is the result of one. A row is identified by its name, such as
 //! `qbert-mp-2-3.min-max.seed1`; rows of different tables that are the same run are one row.
 //!
-//! This is for comparing methods at equal budgets, and it keeps figures rather than models. For one model that is to be
-//! used, take `qbert quantize` with its own defaults.
+//! Use it to compare methods at equal budgets: it keeps figures, not models. To make a model for use, run
+//! `qbert quantize` with its own defaults.
 
 pub mod paper;
 mod render;

@@ -1,7 +1,7 @@
 //! The paper's tables as printed, each row under the name of its method in [`qbert_train::qat::method`].
 //!
-//! BERT-base on the dev sets. The numbers are copied with their slips (`docs/reference/paper-map.md` lists those); `–`
-//! stands where a table prints nothing. This is the one place for them: nothing else in the project types a figure of the paper.
+//! The figures are those of BERT-base on the dev sets. They are copied as printed, errors included (`docs/reference/paper-map.md`
+//! lists those); `–` means that a table prints nothing. No other file of the project contains a figure of the paper.
 
 use qbert_tasks::{Kind, Task};
 use qbert_train::qat::method::Method;
@@ -19,7 +19,7 @@ pub enum Printed {
     EmbeddingWidths,
     /// Tab. 3 (b): widths of self-attention and feed-forward network.
     ModuleWidths,
-    /// Tab. 4: mixed precision turned round.
+    /// Tab. 4: mixed precision reversed.
     Reverse,
     /// Tab. 5: 4-bit word embedding.
     MixedEmbedding,
@@ -165,8 +165,8 @@ impl PaperRow {
         })
     }
 
-    /// What is printed for a metric of a task: `accuracy` (on MNLI the matched dev set), `f1`, `em`. A user's own task is
-    /// set beside the paper's of its kind.
+    /// The printed figure of a task's metric: `accuracy` (for MNLI on the matched dev set), `f1`, `em`. A user's own task
+    /// is compared with the paper's task of the same kind.
     pub fn figure(&self, task: Task, metric: &str) -> Option<f64> {
         let [sst2, matched, _, conll, exact, overlap] = self.figures;
         match (task.kind(), metric) {

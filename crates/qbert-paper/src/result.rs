@@ -1,7 +1,7 @@
-//! What is kept of a row: one JSON file with everything that decided the figures, and the figures.
+//! The result of a row: one JSON file with the figures and everything that decided them.
 //!
-//! Nothing in it depends on the machine's speed, on the number of threads or on interruptions, so that the same row made
-//! twice is the same file.
+//! Nothing in it depends on the machine's speed, the number of threads or interruptions, so making a row twice gives the
+//! same file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,7 +32,7 @@ pub type Metrics = BTreeMap<String, f64>;
 pub struct Source {
     /// Its name.
     pub name: String,
-    /// What it held; of a checkpoint, its weights.
+    /// The sha256 of its content; for a checkpoint, of its weights.
     pub sha256: String,
 }
 
@@ -43,10 +43,10 @@ pub struct RowSettings {
     pub task: Task,
     /// The method, as `qbert_train::qat::method` names it.
     pub method: String,
-    /// What is done with the model.
+    /// How the model of a row is treated.
     #[serde(flatten)]
     pub treatment: RowTreatment,
-    /// The widths that come of it.
+    /// The resulting widths.
     pub bits: Bits,
     /// Groups per encoder matrix: a number, `head` or `neuron`.
     pub groups: String,
@@ -64,9 +64,9 @@ pub struct RowSettings {
     /// Results of an earlier version have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_files: Option<String>,
-    /// Files that were learned from; none for the baseline.
+    /// Training files; none for the baseline.
     pub train: Vec<Source>,
-    /// The file that was judged by.
+    /// The dev file.
     pub dev: Source,
     /// Only the first training examples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,13 +74,13 @@ pub struct RowSettings {
     /// Only the first dev examples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_dev: Option<usize>,
-    /// How files were read, where it is not the usual way.
+    /// How files were read, if not by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reading: Option<String>,
 }
 
 impl RowSettings {
-    /// The first thing that would make the figures differ, for people; files may have been renamed.
+    /// The first setting that would change the figures, in words; the names of files do not count.
     pub(super) fn difference(&self, other: &Self) -> Option<String> {
         let both_know = self.model_files.is_some() && other.model_files.is_some();
         // Through text, as a file is: then equal numbers are equal.
@@ -147,14 +147,14 @@ impl Bits {
     }
 }
 
-/// What quantization-aware training came to.
+/// The extent of quantization-aware training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Training {
     /// Optimizer steps.
     pub steps: usize,
     /// Passes over the data.
     pub epochs: f64,
-    /// Sequences that could be learned from.
+    /// Sequences in the training data.
     pub sequences: u64,
 }
 
@@ -240,7 +240,7 @@ pub struct RowResult {
     /// Where the order of the layers comes from, if it matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitivity: Option<Source>,
-    /// What training came to, if there was any.
+    /// The extent of training, if there was any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training: Option<Training>,
     /// The metric that decides which epoch is the best.
@@ -249,7 +249,7 @@ pub struct RowResult {
     pub examples: usize,
     /// What the metric is a share of: examples, questions, or entities.
     pub counted: usize,
-    /// The model as it came in.
+    /// The model before quantization.
     pub full_precision: Metrics,
     /// Quantized, not trained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -267,15 +267,15 @@ pub struct RowResult {
     pub drop: Drops,
     /// Sizes.
     pub sizes: Sizes,
-    /// What became of each dev example; results of an earlier version have none.
+    /// The outcome of each dev example; results of an earlier version have none.
     #[serde(default, skip_serializing_if = "RowOutcomes::is_empty")]
     pub outcomes: RowOutcomes,
 }
 
-/// What became of each dev example.
+/// The outcome of each dev example.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RowOutcomes {
-    /// With the model as it came in; in the baseline's file only.
+    /// With the model before quantization; only in the baseline's file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_precision: Option<Outcomes>,
     /// Quantized, not trained.
@@ -292,7 +292,7 @@ impl RowOutcomes {
     }
 }
 
-/// Of what a result is made.
+/// The parts of a result.
 pub(super) struct Parts {
     pub(super) id: String,
     pub(super) command: String,
@@ -359,9 +359,9 @@ impl RowResult {
     /// Reads a result.
     ///
     /// # Errors
-    /// When the file cannot be read or is no result of this version.
+    /// When the file cannot be read or has another format or version.
     pub fn read(path: &Path) -> Result<Self> {
-        let hint = "remove the file; its row is then made again";
+        let hint = "delete the file: its row is then made again";
         let result: Self = read_json(path, "result of a row", hint)?;
         check_format(path, (&result.format, result.version), (FORMAT, VERSION), hint)?;
         Ok(result)
@@ -379,10 +379,10 @@ impl RowResult {
     }
 }
 
-/// A JSON file; `what` is what it should hold, `hint` what to do when it does not.
+/// Reads a JSON file; errors name `what` it should hold and give the `hint`.
 pub(super) fn read_json<T: DeserializeOwned>(path: &Path, what: &str, hint: &str) -> Result<T> {
     let bytes = std::fs::read(path).map_err(io(path, "read"))?;
-    serde_json::from_slice(&bytes).map_err(|error| damaged(path, format!("no {what}: {error}"), hint))
+    serde_json::from_slice(&bytes).map_err(|error| damaged(path, format!("not a {what}: {error}"), hint))
 }
 
 /// Refuses a file of another format or version.
@@ -410,7 +410,7 @@ pub(super) fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Erro
     move |source| qbert_model::Error::Io { path, action, source }.into()
 }
 
-/// An evaluation, as far as results keep it.
+/// The part of an evaluation that results keep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) metric: String,

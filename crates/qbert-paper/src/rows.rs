@@ -1,4 +1,4 @@
-//! Which runs the paper's tables come to, and what each is called.
+//! The runs behind the paper's tables, and their names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,7 +23,7 @@ pub enum PaperTable {
     Reverse,
     /// Tab. 5.
     Embedding,
-    /// The paper's headline, an encoder 13 times smaller: 2/3 bits with as many layers at 3 as that allows.
+    /// The paper's headline, an encoder 13 times smaller: 2/3 bits, with as many 3-bit layers as that allows.
     Headline,
 }
 
@@ -69,8 +69,8 @@ impl FromStr for PaperTable {
 
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|table| table.name() == text).ok_or_else(|| {
-            let hint = format!("it is one of {}", Self::ALL.map(Self::name).join(", "));
-            Error::new(ErrorKind::BadInput, format!("{text:?} is no table"), hint)
+            let hint = format!("the tables are {}", Self::ALL.map(Self::name).join(", "));
+            Error::new(ErrorKind::BadInput, format!("unknown table {text:?}"), hint)
         })
     }
 }
@@ -79,7 +79,7 @@ impl FromStr for PaperTable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ranges {
-    /// A group's smallest and largest weight: how the paper is read.
+    /// A group's smallest and largest weight: our reading of the paper.
     MinMax,
     /// The sub-interval with the least squared error.
     Optimal,
@@ -106,7 +106,7 @@ impl Ranges {
     }
 }
 
-/// What is done with the model.
+/// How the model of a row is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "treatment", rename_all = "kebab-case")]
 pub enum RowTreatment {
@@ -116,16 +116,16 @@ pub enum RowTreatment {
     PostTraining {
         /// Ranges of the weights.
         ranges: Ranges,
-        /// Whether weights are rounded so that they make up for each other's errors, which the paper does not do.
+        /// Whether rounding compensates for errors of other weights, which the paper does not do.
         compensate: bool,
     },
     /// Quantization-aware training.
     Trained {
         /// Ranges of the weights.
         ranges: Ranges,
-        /// Whether training begins from weights that make up for each other's errors.
+        /// Whether training starts from weights with compensated rounding.
         compensate: bool,
-        /// Whether the full-precision model teaches.
+        /// Whether training distills from the full-precision model.
         distill: bool,
         /// Seed of everything random.
         seed: u64,
@@ -141,12 +141,12 @@ impl RowTreatment {
         }
     }
 
-    /// Whether weights make up for each other's errors before training.
+    /// Whether rounding compensates for errors of other weights.
     pub fn compensate(self) -> bool {
         matches!(self, Self::PostTraining { compensate: true, .. } | Self::Trained { compensate: true, .. })
     }
 
-    /// Whether the full-precision model teaches.
+    /// Whether training distills from the full-precision model.
     pub fn distill(self) -> bool {
         matches!(self, Self::Trained { distill: true, .. })
     }
@@ -157,7 +157,7 @@ impl RowTreatment {
 pub struct Row {
     /// The method.
     pub method: Method,
-    /// How many layers have the higher width, where that is not the task's usual number ([`super::usual_high`]).
+    /// The number of layers at the higher width, if not the task's usual one ([`super::usual_high`]).
     pub high: Option<usize>,
     /// What is done.
     pub treatment: RowTreatment,
@@ -233,12 +233,12 @@ pub struct Selection {
     pub seeds: Vec<u64>,
     /// Whether anything is trained; without, seeds and distillation make no difference.
     pub trained: bool,
-    /// Only these, by the name of row or method; all if empty.
+    /// Only rows with these names, of row or method; all rows if empty.
     pub names: Vec<String>,
 }
 
 impl Selection {
-    /// The rows of these methods: seed by seed, so that after each there is a whole table.
+    /// The rows of these methods, seed by seed, so that every seed completes whole tables.
     pub(super) fn rows(&self, methods: &[(Method, Option<usize>)]) -> Result<Vec<Row>> {
         let mut rows: Vec<Row> = vec![Row::baseline()?];
         for treatment in self.treatments() {
@@ -259,7 +259,7 @@ impl Selection {
                 let mut known: Vec<String> = rows.iter().map(Row::name).collect();
                 known.sort();
                 known.dedup();
-                let hint = format!("there are {}", known.join(", "));
+                let hint = format!("the rows are {}", known.join(", "));
                 return Err(Error::new(ErrorKind::BadInput, format!("no row {name:?} in these tables"), hint));
             }
         }

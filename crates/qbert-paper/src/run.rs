@@ -1,8 +1,8 @@
-//! Making a row: skipped when it is done, continued when it was interrupted, its result written last.
+//! Makes a row: skips one that is done, resumes one that was interrupted, and writes the result last.
 //!
-//! A row in the making is the directory `NAME.partial`, which quantization-aware training owns and resumes in. What it
-//! measured is kept beside its state, so that a row that was interrupted ends with the same result. Several processes may
-//! work on the same rows: each holds a lock on the one it makes.
+//! An unfinished row is a directory `NAME.partial`, in which quantization-aware training runs and resumes. Evaluations are
+//! kept there too, so an interrupted row ends with the same result. Several processes may share the rows: each locks the
+//! row it is making.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -22,10 +22,10 @@ use super::study::{State, Study, quantization};
 use qbert_pipeline::packing::{FILE_NAME, Packing};
 use qbert_pipeline::{Error, ErrorKind, Result};
 
-/// How a row came out.
+/// The outcome of making a row.
 #[derive(Debug, Clone)]
 pub enum Ran {
-    /// It was done before.
+    /// It was already done.
     Before(Box<RowResult>),
     /// It is done now.
     Now(Box<RowResult>),
@@ -33,18 +33,18 @@ pub enum Ran {
     Elsewhere,
 }
 
-/// What a row measured so far, by epoch.
+/// The evaluations of a row so far, by epoch.
 const EVALUATIONS: &str = "evaluations.json";
-/// What a row is made from.
+/// The settings of a row.
 const SETTINGS: &str = "row.json";
 /// Held by the process that makes the row.
 const LOCK: &str = "lock";
 
 impl Study {
-    /// The full-precision model's row, measured if it is not there yet; every other row is set beside it.
+    /// The full-precision model's row, measured on first use; all other rows are compared with it.
     ///
     /// # Errors
-    /// Whatever is wrong with model or data; a row that was made with other settings.
+    /// A problem with model or data; a row that was made with other settings.
     pub fn baseline(&self, compute: &Compute, progress: impl FnMut(usize, usize)) -> Result<Ran> {
         let row = Row::baseline()?;
         if let Some(done) = self.done(&row)? {
@@ -52,8 +52,8 @@ impl Study {
         }
         let scratch = self.scratch(&row);
         let lock = lock_file(&scratch)?;
-        // Every row needs it, so other processes wait rather than measure it, too.
-        // Where the file system cannot lock, there is nobody to wait for.
+        // Every row needs it, so other processes wait instead of measuring it again. A file system without locks is
+        // taken to have no other process.
         let _ = lock.lock();
         if let Some(done) = self.done(&row)? {
             remove(&scratch)?;
@@ -69,10 +69,10 @@ impl Study {
         Ok(Ran::Now(result))
     }
 
-    /// Makes a row, judged against the baseline; `watch` sees every step.
+    /// Makes a row and compares it with the baseline; `watch` sees every step.
     ///
     /// # Errors
-    /// Whatever is wrong with model, data or budget; a row that was made, or begun, with other settings.
+    /// A problem with model, data or budget; a row that was made, or begun, with other settings.
     pub fn run(&self, row: &Row, baseline: &RowResult, compute: &Compute, watch: &mut dyn Watch) -> Result<Ran> {
         if let Some(done) = self.done(row)? {
             return Ok(Ran::Before(done));
@@ -82,22 +82,22 @@ impl Study {
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(Ran::Elsewhere),
-            // Not every file system can lock; then there is nobody to share the rows with.
+            // Not every file system has locks; then one process makes all rows.
             Err(TryLockError::Error(_)) => {}
         }
-        // Another process may have been done just before the lock was free.
+        // Another process may have finished the row just before it released the lock.
         if let Some(done) = self.done(row)? {
             remove(&scratch)?;
             return Ok(Ran::Before(done));
         }
         self.begin(row, &scratch)?;
-        let evaluations = self.train(row, baseline, (compute, watch), &scratch)?;
+        let evaluations = self.train(row, baseline, compute, watch, &scratch)?;
         let packing = Packing::quantized(&scratch)?.for_task(self.experiment.data.task.name());
         let training = Some(training(&scratch)?);
         if self.experiment.keep {
             packing.write(&scratch.join(FILE_NAME))?;
             let kept = self.directory().join(row.id());
-            // Before the result, which must not stand beside the model of an earlier row of this name.
+            // Before the result is written: it must not end up next to the model of an earlier row of this name.
             remove(&kept)?;
             std::fs::rename(&scratch, &kept).map_err(io(&kept, "move a directory to"))?;
         }
@@ -106,10 +106,10 @@ impl Study {
         Ok(Ran::Now(result))
     }
 
-    /// Whether a row can be made, or is there: said before anything is computed.
+    /// Checks that a row can be made or is done, before anything is computed.
     ///
     /// # Errors
-    /// A row that was made with other settings and is not to be made again; one whose plan cannot be made.
+    /// A row that was made with other settings, unless such rows are to be made again; a plan that cannot be made.
     pub fn check(&self, row: &Row) -> Result<()> {
         self.plan(row)?;
         self.done(row).map(|_| ())
@@ -126,7 +126,7 @@ impl Study {
         }
     }
 
-    /// Makes sure that what lies in the scratch directory was begun with the same settings.
+    /// Checks that the scratch directory's content was made with the same settings.
     fn begin(&self, row: &Row, scratch: &Path) -> Result<()> {
         let (path, settings) = (scratch.join(SETTINGS), self.settings(row)?);
         if path.exists() {
@@ -142,26 +142,27 @@ impl Study {
                 Some(_) => {}
             }
         }
-        // Whatever lies here without its settings, or with others, is not of this row.
+        // Anything here without settings, or with others, does not belong to this row.
         clear(scratch)?;
         write_json(&path, &settings)
     }
 
-    /// Trains to the end, from wherever the row is. Returns what was measured.
+    /// Trains to the end from the row's saved state, and returns the evaluations.
     fn train(
         &self,
         row: &Row,
         baseline: &RowResult,
-        (compute, watch): (&Compute, &mut dyn Watch),
+        compute: &Compute,
+        watch: &mut dyn Watch,
         scratch: &Path,
     ) -> Result<BTreeMap<usize, Measured>> {
         let mut recorder = Recorder::open(scratch, watch)?;
-        // Weights without a state: training is finished, and only the result is missing.
+        // Weights without a resume state: training is finished, only the result is missing.
         let finished = scratch.join("model.safetensors").exists() && !scratch.join("resume.safetensors").exists();
         if !finished {
             let job = Quantize { job: self.job(row, scratch), plan: self.plan(row)?, settings: quantization(row) };
             let full_precision = baseline.full_precision.get(&baseline.metric).copied();
-            // Figures are those of the last epoch, so the model that is kept must be.
+            // The figures are those of the last epoch, so that epoch's model must be kept.
             let judging = Judging { max_dev: self.experiment.max_dev, full_precision, keep_last: true };
             quantize_with(&job, judging, compute, &mut recorder)?;
         }
@@ -197,17 +198,17 @@ impl Study {
 
 fn made_differently(path: &Path, difference: &str) -> Error {
     let message = format!("{}: the row was made with other settings: {difference}", path.display());
-    let hint = "give the same settings or another --out, or have such rows made again with --redo";
+    let hint = "use the same settings or another --out, or make such rows again with --redo";
     Error::new(ErrorKind::BadInput, message, hint.to_owned())
 }
 
-/// The file in a scratch directory that the process which makes the row locks; both are made if they are not there.
+/// Opens the lock file of a scratch directory; creates both if needed.
 fn lock_file(scratch: &Path) -> Result<File> {
     std::fs::create_dir_all(scratch).map_err(io(scratch, "create the directory"))?;
     File::create(scratch.join(LOCK)).map_err(io(scratch, "create a file in"))
 }
 
-/// Removes a directory, unless it is not there or another process was faster.
+/// Removes a directory; one that is already gone is fine.
 fn remove(directory: &Path) -> Result<()> {
     match std::fs::remove_dir_all(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(directory, "remove")(error)),
@@ -215,7 +216,7 @@ fn remove(directory: &Path) -> Result<()> {
     }
 }
 
-/// Empties a scratch directory, but for the lock. The settings go last: as long as something is left they say of what.
+/// Empties a scratch directory except for the lock. The settings go last, to identify whatever is still left.
 fn clear(scratch: &Path) -> Result<()> {
     let entries = std::fs::read_dir(scratch).map_err(io(scratch, "read"))?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(io(scratch, "read")));
@@ -229,7 +230,7 @@ fn clear(scratch: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What training came to, from the files it wrote.
+/// The extent of training, from the files it wrote.
 fn training(scratch: &Path) -> Result<Training> {
     let (log, metrics) = (scratch.join("train.jsonl"), scratch.join("metrics.json"));
     let text = std::fs::read_to_string(&log).map_err(io(&log, "read"))?;
@@ -239,13 +240,13 @@ fn training(scratch: &Path) -> Result<Training> {
     let (steps, epochs) = last.map_or((0, 0.0), |record| (record.step, record.epoch));
     let written: TrainingMetrics = qbert_documents::read(&metrics)?;
     let sequences = written.training_sequences().ok_or_else(|| {
-        let hint = format!("remove {}; its row is then made again", scratch.display());
+        let hint = format!("delete {}: its row is then made again", scratch.display());
         Error::new(ErrorKind::BadInput, format!("{}: `run.run.train.sequences` is missing", metrics.display()), hint)
     })?;
     Ok(Training { steps, epochs, sequences })
 }
 
-/// Passes on what happens, and keeps every evaluation on disk: a run that is resumed does not repeat them.
+/// Forwards events and saves every evaluation: a resumed run does not repeat them.
 struct Recorder<'a> {
     path: PathBuf,
     evaluations: BTreeMap<usize, Measured>,
@@ -260,7 +261,7 @@ impl<'a> Recorder<'a> {
         if path.exists() {
             let bytes = std::fs::read(&path).map_err(io(&path, "read"))?;
             evaluations = serde_json::from_slice(&bytes).map_err(|error| {
-                let hint = format!("remove {}; its row is then made again", scratch.display());
+                let hint = format!("delete {}: its row is then made again", scratch.display());
                 Error::new(ErrorKind::BadInput, format!("{}: damaged: {error}", path.display()), hint)
             })?;
         }
@@ -283,7 +284,7 @@ impl Watch for Recorder<'_> {
 
     fn evaluated(&mut self, epoch: usize, evaluation: &Evaluation, best: bool) {
         self.evaluations.insert(epoch, evaluation.into());
-        // Training saves its state after this: what it will not measure again is on disk by then.
+        // Training saves its state after this call, so no evaluation is lost.
         if let Err(error) = write_json(&self.path, &self.evaluations) {
             self.failed.get_or_insert(error);
         }

@@ -20,7 +20,7 @@ use qbert_pipeline::hashes::{self, ModelHashes};
 
 pub use plans::usual_high;
 
-/// What is studied.
+/// The model, data and settings of a study.
 #[derive(Debug, Clone)]
 pub struct Experiment {
     /// The fine-tuned checkpoint.
@@ -33,11 +33,11 @@ pub struct Experiment {
     pub sensitivity: Option<MeasuredSensitivity>,
     /// Steps or epochs, batch, rates and the like; the seed is the row's own.
     pub budget: Settings,
-    /// Learn from the first examples only.
+    /// Use only this many training examples, the first.
     pub max_train: Option<usize>,
-    /// Judge by the first examples only.
+    /// Use only this many dev examples, the first.
     pub max_dev: Option<usize>,
-    /// Where results go, in a directory of the task's name.
+    /// The directory of the results; those of a task are in a subdirectory of its name.
     pub out: PathBuf,
     /// Keep the quantized checkpoints, packed models included.
     pub keep: bool,
@@ -57,13 +57,13 @@ pub struct MeasuredSensitivity {
 /// How far a row is.
 #[derive(Debug, Clone)]
 pub enum State {
-    /// Its result is there.
+    /// It has a result.
     Done(Box<RowResult>),
-    /// A result is there that was made with other settings; the text says which.
+    /// It has a result made with other settings; the text says which.
     Differs(String),
     /// It was interrupted, or is being made.
     Begun,
-    /// Nothing is there.
+    /// It was not begun.
     Open,
 }
 
@@ -84,10 +84,10 @@ pub struct Study {
 }
 
 impl Study {
-    /// Opens the checkpoint and takes the hashes of all files; the data itself is read by the first row.
+    /// Opens the checkpoint and hashes all files; the first row reads the data itself.
     ///
     /// # Errors
-    /// Files that are missing, a checkpoint that is none, sensitivities of another model.
+    /// Missing files, a directory that is not a checkpoint, sensitivities of another model.
     pub fn open(experiment: Experiment) -> Result<Self> {
         experiment.budget.check()?;
         let checkpoint = Checkpoint::open(&experiment.model)?;
@@ -145,7 +145,7 @@ impl Study {
         })
     }
 
-    /// The budget of a row, whose seed is its own.
+    /// The budget of a row, with the row's own seed.
     pub(super) fn budget(&self, row: &Row) -> Settings {
         let mut budget = self.experiment.budget.clone();
         match row.treatment {
@@ -162,7 +162,7 @@ impl Study {
         budget
     }
 
-    /// The run of a row in its scratch directory, continued where it was interrupted.
+    /// The training run of a row in its scratch directory; resumes an interrupted one.
     pub(super) fn job(&self, row: &Row, out: &Path) -> Finetune {
         Finetune {
             model: self.experiment.model.clone(),
@@ -179,12 +179,12 @@ impl Study {
         self.experiment.out.join(self.experiment.data.task.name())
     }
 
-    /// Where the result of a row is.
+    /// The file of a row's result.
     pub fn result_path(&self, row: &Row) -> PathBuf {
         self.directory().join(format!("{}.json", row.id()))
     }
 
-    /// Where a row is made; there while it is not done.
+    /// The directory a row is made in; it exists until the row is done.
     pub fn scratch(&self, row: &Row) -> PathBuf {
         self.directory().join(format!("{}.partial", row.id()))
     }
@@ -206,7 +206,7 @@ impl Study {
     }
 }
 
-/// What quantization-aware training of a row decides beside its budget.
+/// The settings of a row's quantization-aware training other than its budget.
 pub(super) fn quantization(row: &Row) -> QatSettings {
     let (compensate, distill) = (row.treatment.compensate(), row.treatment.distill());
     QatSettings { compensate, distillation: distill.then(Distillation::default), ..QatSettings::default() }

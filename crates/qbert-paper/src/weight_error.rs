@@ -1,8 +1,8 @@
-//! What the plan of each row does to the weights, before any training: the measurement that explains the drops.
+//! How far each row's plan moves the weights before any training: the measurement that explains the drops.
 //!
 //! An error is relative, `‖W - Q(W)‖² / ‖W‖²`: 0 is no change, and above 1 the quantized weights are further from the
-//! weights than zeros would be. Weighted by the sensitivities of the layers it is the cost that mixed precision makes
-//! small.
+//! weights than zeros would be. Weighted by the layers' sensitivities, it is the cost that mixed precision
+//! minimizes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use super::study::Study;
 use qbert_pipeline::Result;
 use qbert_pipeline::{SiteError, plan_errors};
 
-/// The `format` of a file of errors.
+/// The `format` field of the file.
 const FORMAT: &str = "qbert-weight-errors";
 /// Its version.
 const VERSION: u32 = 1;
@@ -38,13 +38,13 @@ pub struct WeightErrors {
     /// Where the order of the layers comes from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitivity: Option<Source>,
-    /// For each kind of matrix the largest weight there is in any layer, in standard deviations of its matrix.
+    /// The largest weight of each kind of matrix over all layers, in standard deviations of its matrix.
     pub largest_weights: BTreeMap<String, f64>,
-    /// One for each method and kind of ranges.
+    /// One entry for each method and kind of range.
     pub rows: Vec<WeightError>,
 }
 
-/// What one plan does.
+/// The errors of one plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WeightError {
     /// The method's name in files.
@@ -67,13 +67,13 @@ pub struct WeightError {
 }
 
 impl WeightErrors {
-    /// Reads a file of errors.
+    /// Reads the file.
     ///
     /// # Errors
-    /// When the file cannot be read or is none of this version.
+    /// When the file cannot be read or has another format or version.
     pub fn read(path: &Path) -> Result<Self> {
-        let hint = "make it again with `qbert-paper reproduce … --weight-errors`";
-        let errors: Self = read_json(path, "file of weights' errors", hint)?;
+        let hint = "create it again with `qbert-paper reproduce … --weight-errors`";
+        let errors: Self = read_json(path, "weight-errors file", hint)?;
         check_format(path, (&errors.format, errors.version), (FORMAT, VERSION), hint)?;
         Ok(errors)
     }
@@ -93,7 +93,7 @@ impl WeightErrors {
 }
 
 impl Study {
-    /// Measures the plans of these rows, each plan once. `watch` hears how many of how many are done.
+    /// Measures the plans of these rows, each plan once. `watch` is called with the plans done and the total.
     ///
     /// # Errors
     /// As [`Study::plan`]; weights that cannot be read or quantized.
@@ -117,7 +117,7 @@ impl Study {
             measured.push(self.weight_error(row.name(), ranges, &sites));
             watch(measured.len(), plans.len());
         }
-        // The command names methods only where they are not all there are.
+        // The command names methods only if some are left out.
         let everything = Selection {
             tables: PaperTable::ALL.to_vec(),
             ranges: vec![Ranges::MinMax],

@@ -167,7 +167,7 @@ fn rows_that_are_done_are_skipped_and_other_settings_are_refused() {
 
     let other = run(&["--steps", "36"]).output().unwrap();
     assert_eq!(other.status.code(), Some(2));
-    let expected = "the row was made with other settings: budget.steps is 24 there and 36 now\nhint: give the same";
+    let expected = "the row was made with other settings: budget.steps is 24 there and 36 now\nhint: use the same";
     assert!(stderr(&other).contains(expected), "{}", stderr(&other));
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
     assert_eq!(list(&["--steps", "36"]), "made with other settings");
@@ -232,15 +232,15 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
         assert!(!home.path().join("results").exists(), "{expected}");
     };
     let cases: [(&[&str], &str); 3] = [
-        (&["--rows", "qbert-5"], "error: no row \"qbert-5\" in these tables\nhint: there are baseline, directq-2"),
-        (&["--table", "maim"], "error: --table: \"maim\" is no table\nhint: it is one of main, groups"),
+        (&["--rows", "qbert-5"], "error: no row \"qbert-5\" in these tables\nhint: the rows are baseline, directq-2"),
+        (&["--table", "maim"], "error: --table: unknown table \"maim\"\nhint: the tables are main, groups"),
         (&["--steps", "1", "--epochs", "1"], "error: the argument '--steps <STEPS>' cannot be used with '--epochs"),
     ];
     for (arguments, expected) in cases {
         refused(&mut reproduce(home.path(), "results", arguments), expected);
     }
     // Mixed precision needs sensitivities, and those of this task; the rows without it do not.
-    let unknown = "error: qbert-mp-2-3-rev needs to know which layers are sensitive\nhint: give --sensitivity FILE";
+    let unknown = "error: qbert-mp-2-3-rev needs the layers' sensitivities\nhint: give --sensitivity FILE";
     refused(&mut without_sensitivities(home.path(), "results", &["--table", "reverse"]), unknown);
     let path = home.path().join("sensitivity.json");
     let other = std::fs::read_to_string(&path).unwrap().replace("mnli", "sst2");

@@ -1,6 +1,6 @@
-//! What a section says, before it is HTML or Markdown.
+//! The content of a section, independent of HTML and Markdown.
 //!
-//! Strings here are plain text, trusted or not: both writers escape all of them.
+//! All strings are plain text; both writers escape them, trusted or not.
 
 use crate::plot::canvas::Canvas;
 use crate::plot::surface::Surface;
@@ -23,11 +23,11 @@ pub(crate) enum Block {
     Figure(Figure),
     Table(DataTable),
     Commands(Vec<String>),
-    /// What is absent, and the command that makes it.
+    /// Missing parts, with the commands that make them.
     Missing(Vec<(&'static str, &'static str)>),
 }
 
-/// Whether something is good news.
+/// Whether a value is good or bad news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
@@ -50,7 +50,7 @@ pub(crate) struct Figure {
     /// Letters and digits: the name of its file and anchor.
     pub(crate) name: &'static str,
     pub(crate) panels: Vec<Panel>,
-    /// What it shows, and what to conclude.
+    /// What it shows, and the conclusion.
     pub(crate) caption: String,
     pub(crate) table: Option<DataTable>,
 }
@@ -60,12 +60,12 @@ pub(crate) struct Figure {
 pub(crate) struct Panel {
     /// Above the drawing; empty when the section's title says enough.
     pub(crate) title: String,
-    /// For those who cannot see it.
+    /// Alternative text for screen readers.
     pub(crate) description: String,
     pub(crate) wide: Canvas,
-    /// For phones, when `wide` does not do.
+    /// For phones, if `wide` is too wide.
     pub(crate) narrow: Option<Canvas>,
-    /// The surface that the reader may turn.
+    /// The surface, if readers can rotate it.
     pub(crate) surface: Option<Surface>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct DataTable {
     pub(crate) cards: bool,
 }
 
-/// A column's name; numbers are set right.
+/// A column's name; numeric columns are right-aligned.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Head {
     pub(crate) name: String,

@@ -10,13 +10,13 @@
 use qbert_documents::{self as documents, Changes, Header, Models, Provenance, Summary, number};
 use serde::{Deserialize, Serialize};
 
-/// Everything a report shows. A part that is `None` or empty is left out, and the page says how to make it.
+/// Everything a report shows. A part that is `None` or empty is left out; the page says how to make it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
     /// The page's title; made from the summary when empty.
     pub title: String,
-    /// What came out, in a few figures.
+    /// The outcome in a few figures.
     pub summary: Option<Summary>,
     /// Accuracy against size, over several models or methods.
     pub models: Option<Models>,
@@ -26,7 +26,7 @@ pub struct Report {
     pub plan: Option<BitPlan>,
     /// The loss around the model.
     pub landscape: Option<LandscapePart>,
-    /// How far attention moved by quantization.
+    /// How far quantization moved the attention.
     pub attention: Option<AttentionPart>,
     /// Training runs in the order they happened.
     pub training: Vec<TrainingRun>,
@@ -34,7 +34,7 @@ pub struct Report {
     pub classes: Option<ClassResults>,
     /// Predictions that quantization changed.
     pub changes: Option<Changes>,
-    /// How all this was made.
+    /// How the results were made.
     pub provenance: Provenance,
 }
 
@@ -52,13 +52,13 @@ pub struct SensitivityPart {
     pub model: String,
     /// Size and hash of the data.
     pub data: serde_json::Value,
-    /// What decided the numbers.
+    /// The settings of the analysis.
     pub settings: serde_json::Value,
     /// The layers.
     pub layers: Vec<LayerEigenvalues>,
     /// Spearman's correlation of Ω between the halves of the runs.
     pub agreement_of_halves: Option<f64>,
-    /// What the analysis warned of.
+    /// Warnings of the analysis.
     pub warnings: Vec<String>,
 }
 
@@ -217,15 +217,15 @@ impl From<documents::AttentionKl> for AttentionPart {
     }
 }
 
-/// A training run, thinned out to what a curve can show.
+/// A training run, reduced to what a curve can show.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrainingRun {
-    /// What was trained, such as `fine-tuning`.
+    /// Its name, such as `fine-tuning`.
     pub name: String,
     /// Steps taken.
     pub steps: usize,
-    /// The curve: steps summed up in at most [`crate::read::CURVE_POINTS`] points.
+    /// The loss curve: steps averaged into at most [`crate::read::CURVE_POINTS`] points.
     pub curve: Vec<CurvePoint>,
     /// Steps whose loss was not a number.
     pub lost: usize,
@@ -237,7 +237,7 @@ pub struct TrainingRun {
     pub settings: serde_json::Value,
 }
 
-/// Neighbouring steps.
+/// A group of consecutive steps.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CurvePoint {
@@ -301,10 +301,10 @@ pub struct ClassRow {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Scores {
-    /// Of those predicted, the share that is right.
+    /// The share of predictions that are right.
     #[serde(deserialize_with = "number::one")]
     pub precision: f64,
-    /// Of those that are true, the share found.
+    /// The share of true ones that were found.
     #[serde(deserialize_with = "number::one")]
     pub recall: f64,
     /// Their harmonic mean.

@@ -1,4 +1,4 @@
-//! What can be wrong with the files a report is made from.
+//! Problems with the files a report is made from.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The machine would not give the file.
+    /// A file or directory could not be read.
     #[error("{}: {source}", path.display())]
     Read {
         /// The file or directory.
@@ -21,7 +21,7 @@ pub enum Error {
     #[error(transparent)]
     Plan(#[from] qbert_quant::Error),
     /// Files that belong to different models.
-    #[error("{file}: made from model {found}, but {other} from model {expected}")]
+    #[error("{file}: made from model {found}, but {other} was made from model {expected}")]
     Mixed {
         /// The file.
         file: String,
@@ -32,7 +32,7 @@ pub enum Error {
         /// The hash of the other's model.
         expected: String,
     },
-    /// A directory without anything to report.
+    /// A directory with nothing to report.
     #[error("{}: nothing to report here", path.display())]
     Nothing {
         /// The directory.
@@ -58,8 +58,8 @@ impl Error {
             Self::Plan(error) => error.hint(),
             Self::Mixed { .. } => Some("keep the results of one model in one directory".to_owned()),
             Self::Nothing { .. } => Some(
-                "give the directory of a run: one with train.jsonl, metrics.json, sensitivity.json, plan.toml, landscape.json, \
-                 or with subdirectories that have them"
+                "give the directory of a run: it has train.jsonl, metrics.json, sensitivity.json, plan.toml, landscape.json, \
+                 or subdirectories that have them"
                     .to_owned(),
             ),
         }

@@ -1,8 +1,8 @@
 //! Single figures as SVG files, for pages that are not a report: accuracy against size, eigenvalues, landscapes,
 //! attention.
 //!
-//! The drawings are those of the report. A file carries the styles of both themes and its own ground, so that it can be
-//! read wherever it is shown. For a whole page of one run take [`crate::Report`].
+//! The drawings are those of the report. A file carries the styles of both themes and its own background, so it is readable
+//! anywhere. For a whole page about one run use [`crate::Report`].
 //!
 //! ```
 //! use qbert_report::figure::{Curve, Look, SizeCurves, SizePoint, accuracy_against_size};
@@ -38,9 +38,9 @@ use crate::section;
 pub struct Drawing {
     /// The file's content.
     pub svg: String,
-    /// For those who cannot see it.
+    /// Alternative text for screen readers.
     pub description: String,
-    /// What it shows, and what to conclude: plain text.
+    /// What it shows and the conclusion, as plain text.
     pub caption: String,
 }
 

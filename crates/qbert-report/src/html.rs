@@ -1,7 +1,7 @@
-//! The report as one HTML page: style and script inside, nothing loaded from anywhere.
+//! The report as one self-contained HTML page with style and script inside.
 //!
-//! A content security policy allows the one script by its hash and nothing else. Should a text ever slip through
-//! unescaped, it still could not run.
+//! A content security policy allows this one script by its hash and nothing else: even text that slipped through unescaped
+//! could not run.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::text::safe;
 const STYLE: &str = include_str!("../assets/page.css");
 const SCRIPT: &str = include_str!("../assets/page.js");
 
-/// SHA-256 of the script in base64; a test says what it must be when the script changes.
+/// SHA-256 of the script in base64; a test prints the new value when the script changes.
 const SCRIPT_HASH: &str = "MWypI+Rs31ALt7gOwmpKmw/SKyZSL7YTF1cGgrTBbrw=";
 
 /// The page.
@@ -157,7 +157,7 @@ fn write_panel(out: &mut String, panel: &Panel) {
     out.push_str("</div>\n");
 }
 
-/// What the script needs to draw the surface; it stays hidden without script and on paper.
+/// The data with which the script draws the surface; hidden without script and in print.
 fn write_turnable(out: &mut String, panel: &Panel, surface: &Surface) {
     let grid = surface::thinned(&surface.heights, surface::TURNABLE);
     let numbers = |row: &Vec<f64>| {

@@ -1,8 +1,8 @@
 //! Reports of quantization runs: one self-contained HTML page, Markdown with SVG figures, and JSON.
 //!
-//! A [`Report`] is plain data of which every part is optional; [`read::directory`] fills one from what the other commands
-//! wrote. [`Report::render`] turns it into texts: this crate writes no files, so that callers decide how (and replace
-//! them whole). The same report gives the same bytes.
+//! A [`Report`] is plain data with optional parts; [`read::directory`] fills one from the files of a run.
+//! [`Report::render`] turns it into texts. This crate writes no files: callers decide how. The same report gives the same
+//! bytes.
 //!
 //! ```
 //! use qbert_report::{Report, Summary};
@@ -21,7 +21,7 @@
 //! assert!(rendered.html.contains("0.30 points below"));
 //! ```
 //!
-//! Do not use it to compute anything: it draws what it is given.
+//! It computes no results; it draws what it is given.
 
 mod content;
 pub mod data;
@@ -45,9 +45,9 @@ pub use text::significant;
 /// A report as texts, and the figures that the Markdown shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
-    /// The page: nothing is loaded from anywhere.
+    /// The page, self-contained.
     pub html: String,
-    /// The same for places that show Markdown; its figures are [`Self::figures`].
+    /// The same as Markdown; it links to [`Self::figures`].
     pub markdown: String,
     /// The report's data.
     pub json: String,
@@ -65,7 +65,7 @@ impl Rendered {
 }
 
 impl Report {
-    /// Makes page, Markdown, JSON and figures.
+    /// Renders page, Markdown, JSON and figures.
     pub fn render(&self) -> Rendered {
         let sections = section::all(self);
         let (title, headline) = (section::title(self), section::headline(self));

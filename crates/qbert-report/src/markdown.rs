@@ -9,7 +9,7 @@ fn safe(text: &str) -> String {
     escape_markdown(&visible(text))
 }
 
-/// Code in back quotes, longer than any in it.
+/// Code between backticks, more of them than in any run inside it.
 fn code(text: &str) -> String {
     let text = visible(text).replace('|', "\\|");
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);

@@ -51,7 +51,7 @@ pub fn plan(text: &str, file: &str) -> Result<BitPlan> {
     Ok(BitPlan { sites: matrices.iter().map(|m| m.name().to_owned()).collect(), layers, others, setting })
 }
 
-/// The value all share, or all values that occur, in order of appearance.
+/// All values that occur, in order of appearance.
 fn one_or_mixed(values: impl Iterator<Item = String>) -> String {
     let mut seen: Vec<String> = Vec::new();
     for value in values {

@@ -1,4 +1,4 @@
-//! The parts of a report, in the order of the page. Each makes its section from the data it needs, or none.
+//! The sections of a report in page order. Each is built from the data it needs, or left out.
 
 pub(crate) mod attention;
 mod changes;
@@ -16,11 +16,11 @@ use crate::data::Report;
 
 pub(crate) use summary::{headline, title};
 
-/// All sections that the data is enough for, then what is missing, then provenance.
+/// All sections with enough data, then a list of what is missing, then provenance.
 pub(crate) fn all(report: &Report) -> Vec<Section> {
     let parts: [(Option<Section>, &'static str, &'static str); 9] = [
         (summary::section(report), "Summary", "qbert finetune and qbert quantize write metrics.json"),
-        (models::section(report), "Accuracy against size", "models.json: several models of one task"),
+        (models::section(report), "Accuracy against size", "models.json: several models for one task"),
         (sensitivity::section(report), "Eigenvalues per layer", "qbert analyze --model … --task … --data … --out DIR"),
         (
             plan::section(report),

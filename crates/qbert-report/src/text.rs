@@ -1,4 +1,4 @@
-//! Numbers as people write them, and text that cannot be trusted made harmless.
+//! Formats numbers for people, and makes untrusted text harmless.
 //!
 //! A report shows sentences and labels from data files. Whatever they contain must stay text: in HTML, in SVG, in
 //! Markdown. Control and bidirectional-override characters, which can hide or reorder what a reader sees, become

@@ -1,4 +1,4 @@
-//! What is typed after `qbert-paper reproduce`, and what it means.
+//! The arguments of `qbert-paper reproduce`, and what they mean.
 
 use std::path::PathBuf;
 
@@ -22,8 +22,8 @@ Examples:
   qbert-paper reproduce --render results/reproduce --out docs/results/paper.md --readme README.md
 
 A result is OUT/TASK/ROW.json, written when the row is done. Rows that are done are skipped, an
-interrupted one goes on where it was, and several processes may share the work. --table leaves all
-tables, --ranges both kinds of ranges if not given.")]
+interrupted one resumes, and several processes may share the work. Without --table all tables are
+made, without --ranges each row with both kinds of range.")]
 pub(crate) struct Options {
     /// Tables: main (Tab. 1), groups (2), modules (3), reverse (4), embedding (5), headline.
     #[arg(long, value_delimiter = ',', value_name = "TABLE[,TABLE]")]
@@ -31,22 +31,22 @@ pub(crate) struct Options {
     /// Fine-tuned checkpoint directory, or a hub id.
     #[arg(long, required_unless_present = "render")]
     pub(super) model: Option<String>,
-    /// Files to learn from.
+    /// Training files.
     #[arg(long, required_unless_present = "render", num_args = 1.., value_name = "FILE")]
     pub(super) train: Vec<PathBuf>,
-    /// File to judge by.
+    /// Dev file.
     #[arg(long, required_unless_present = "render", value_name = "FILE")]
     pub(super) dev: Option<PathBuf>,
-    /// Sensitivities of the layers, measured by `qbert analyze`, for rows with mixed precision.
+    /// Sensitivities of the layers from `qbert analyze`, for rows with mixed precision.
     #[arg(long, value_name = "FILE")]
     pub(super) sensitivity: Option<PathBuf>,
-    /// Directory of the results; with --render, the page to write, with --weight-errors, the file.
+    /// Directory of the results; with --render the page to write, with --weight-errors the file.
     #[arg(long, value_name = "DIR")]
     pub(super) out: PathBuf,
-    /// Make a Markdown page of the results in this directory, with figures beside it, instead of making rows.
+    /// Render the results in this directory as a Markdown page with figures, instead of making rows.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["task", "table", "model", "train", "dev", "sensitivity", "list"])]
     pub(super) render: Option<PathBuf>,
-    /// With --render, also put a table of the results between `<!-- results -->` and `<!-- /results -->` of this file.
+    /// With --render, also write a short table between `<!-- results -->` and `<!-- /results -->` in this file.
     #[arg(long, value_name = "FILE", requires = "render")]
     pub(super) readme: Option<PathBuf>,
     #[command(flatten)]
@@ -55,19 +55,19 @@ pub(crate) struct Options {
     pub(super) choice: Choice,
     #[command(flatten)]
     pub(super) budget: Budget,
-    /// Keep the quantized checkpoints, with packed models, beside the results.
+    /// Keep the quantized checkpoints and packed models next to the results.
     #[arg(long, help_heading = "Run")]
     pub(super) keep: bool,
-    /// Make rows again that were made with other settings.
+    /// Make rows again if they were made with other settings.
     #[arg(long, help_heading = "Run")]
     pub(super) redo: bool,
-    /// Only say which rows there are, how large they are, and which are done.
+    /// Only list the rows with their sizes, and which are done.
     #[arg(long, help_heading = "Run")]
     pub(super) list: bool,
-    /// Only measure what the plan of each row does to the weights before any training; --out is the file.
+    /// Only measure how far each row's plan moves the weights before training; --out is the file.
     #[arg(long, help_heading = "Run", conflicts_with_all = ["list", "render"])]
     pub(super) weight_errors: bool,
-    /// Threads; as many as there are cores if not given.
+    /// Threads [default: one per core].
     #[arg(long, help_heading = "Run")]
     pub(super) threads: Option<usize>,
     /// Print results as JSON.
@@ -79,14 +79,14 @@ pub(crate) struct Options {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Rows")]
 pub(super) struct Choice {
-    /// Ranges of the weights: the paper's, those with the least squared error, or every row with both.
+    /// Weight ranges: the paper's (`min-max`), those with the least squared error, or every row with both.
     #[arg(long, value_enum, default_value = "both")]
     pub(super) ranges: WhichRanges,
-    /// Round weights so that they make up for each other's errors, which the paper does not do: `no`, `yes`, or every row
+    /// Compensate for rounding errors in the remaining weights, which the paper does not do: `no`, `yes`, or every row
     /// `both` ways.
     #[arg(long, value_enum, num_args = 0..=1, default_value = "no", default_missing_value = "yes")]
     pub(super) compensate: Extra,
-    /// Learn from the full-precision model, too, which the paper does not do: `no`, `yes`, or every row `both` ways.
+    /// Distill from the full-precision model, which the paper does not do: `no`, `yes`, or every row `both` ways.
     #[arg(long, value_enum, num_args = 0..=1, default_value = "no", default_missing_value = "yes")]
     pub(super) distill: Extra,
     /// Seeds; every row is trained once with each.
@@ -137,10 +137,10 @@ pub(super) struct Budget {
     /// Sequences per batch.
     #[arg(long)]
     pub(super) batch: Option<usize>,
-    /// Learn from the first N examples only.
+    /// Train on the first N examples only.
     #[arg(long, value_name = "N")]
     pub(super) max_train: Option<usize>,
-    /// Judge by the first N examples only.
+    /// Evaluate on the first N examples only.
     #[arg(long, value_name = "N")]
     pub(super) max_dev: Option<usize>,
 }
@@ -177,7 +177,7 @@ impl Choice {
     }
 }
 
-/// Names with commas between them; a comma before an option of a method (`q-bert:4,groups=head`) is part of the name.
+/// Splits names at commas; a comma before an option of a method (`q-bert:4,groups=head`) is part of the name.
 fn names(text: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for part in text.split(',') {

@@ -45,7 +45,7 @@ fn experiment(options: &Options, quiet: bool) -> Result<Experiment> {
         let measured = planning::read_sensitivity(path, layers)?;
         if let Some(other) = measured.task.filter(|other| other != task.name()) {
             let message = format!("{}: measured on {other}, but the task is {task}", path.display());
-            let hint = "give the sensitivities of this task".to_owned();
+            let hint = "use the sensitivities of this task".to_owned();
             return Err(Error::new(ErrorKind::BadInput, message, hint));
         }
         Ok(MeasuredSensitivity { path: path.clone(), layers: measured.layers })

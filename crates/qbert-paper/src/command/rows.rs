@@ -7,7 +7,7 @@ use qbert_kernels::Compute;
 use qbert_paper::{Metrics, Ran, Row, RowResult, RowTreatment, State, Study};
 use qbert_pipeline::{Error, ErrorKind, Result};
 
-/// Makes all rows. One that fails does not keep the others from being made; it is an error in the end.
+/// Makes all rows. A row that fails does not stop the others; its error is reported at the end.
 pub(super) fn run(study: &Study, rows: &[Row], compute: &Compute, quiet: bool) -> Result<Vec<RowResult>> {
     let mut progress = Progress::new("baseline", quiet);
     let ran = study.baseline(compute, |done, total| progress.at(done, total, ""))?;
@@ -46,7 +46,7 @@ pub(super) fn run(study: &Study, rows: &[Row], compute: &Compute, quiet: bool) -
         None => Ok(results),
         Some((id, error)) if count == 1 => Err(error.of_flag(&id)),
         Some((id, error)) => {
-            let message = format!("{count} of {} rows could not be made; the first is {id}: {error}", rows.len());
+            let message = format!("{count} of {} rows failed; the first is {id}: {error}", rows.len());
             Err(Error::new(error.kind(), message, error.hint().map(str::to_owned)))
         }
     }
@@ -65,7 +65,7 @@ fn figures(result: &RowResult) -> String {
 
 /// All figures as a table.
 pub(super) fn table(results: &[RowResult]) -> String {
-    let Some(first) = results.first() else { return "nothing was made\n".to_owned() };
+    let Some(first) = results.first() else { return "no rows were made\n".to_owned() };
     let header = ["row", "not trained", "trained", "drop", "encoder MiB", "times", "file MB"];
     let mut table = Table::new(header);
     for result in results {

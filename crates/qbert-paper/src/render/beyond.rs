@@ -39,8 +39,8 @@ pub(super) fn beyond(all: &[Collected]) -> Result<String> {
     Ok(text)
 }
 
-/// What can be set beside what: optimal ranges beside min/max, compensated rounding and distillation beside none. Those
-/// that the paper could have had are shown whether they were run or not.
+/// The pairs to compare: optimal with min/max ranges, compensated rounding and distillation with none. Pairs that the
+/// paper could have had are shown even if they were not run.
 fn effects(all: &[Collected]) -> Vec<(String, Variant, Variant)> {
     let mut effects = Vec::new();
     for with in shown(all) {

@@ -227,7 +227,7 @@ impl Collected {
         }
         if all.is_empty() {
             let message = format!("{}: no results", directory.display());
-            let hint = "give the directory that `qbert-paper reproduce --out` wrote, with a directory for each task";
+            let hint = "give the directory of `qbert-paper reproduce --out`, which has a subdirectory for each task";
             return Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()));
         }
         Ok(all)
@@ -250,9 +250,12 @@ impl Collected {
             };
             let other_files = own_files.is_some() && own_files != files;
             if judged(row) != judged(first) || other_files || row.settings.task != task {
-                let message =
-                    format!("{}: of another model, task or dev set than {}", path.display(), paths[0].display());
-                let hint = "keep the results of one model on one dev set in a directory".to_owned();
+                let message = format!(
+                    "{}: belongs to another model, task or dev set than {}",
+                    path.display(),
+                    paths[0].display()
+                );
+                let hint = "use one directory for each model and dev set".to_owned();
                 return Err(Error::new(ErrorKind::BadInput, message, hint));
             }
         }

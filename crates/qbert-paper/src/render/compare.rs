@@ -1,8 +1,8 @@
-//! What the paper says, held against what was measured: differences with their standard errors and a word for each.
+//! The paper's statements compared with what was measured: differences, their standard errors, and a verdict for each.
 //!
-//! A difference has a standard error: by chance of the dev set's examples, and of the seeds where some row has several.
-//! Both models see the same examples, and it is the differences on each that count; where a run did not keep them, both
-//! figures' own errors are taken, which is too much. Two standard errors decide.
+//! A difference has a standard error from the choice of dev examples and, where a row has several, of seeds. Both models
+//! see the same examples, so the error is computed from the difference on each example; if a run did not keep those, the
+//! two figures' own errors are combined, which overestimates it. Differences above two standard errors count.
 
 use std::fmt;
 
@@ -85,7 +85,7 @@ pub(super) const CLAIMS: [Claim; 11] = [
 ];
 
 impl Claim {
-    /// What the paper's figures come to.
+    /// The same sum of the paper's figures.
     pub(super) fn printed(&self, task: Task, metric: &str) -> Result<Option<f64>> {
         let rows = self.table.rows()?;
         let mut sum = 0.0;
@@ -115,7 +115,7 @@ pub(super) enum Difference {
     NotRun,
     /// The runs had different budgets, so it says nothing.
     Budgets,
-    /// No run kept what the model knew, so it says nothing.
+    /// All runs lost nearly everything, so it says nothing.
     Lost,
     /// It is known.
     Known {

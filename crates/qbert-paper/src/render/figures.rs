@@ -1,8 +1,8 @@
 //! The page's figures: accuracy against size of every task, and the paper's own figures from the files beside the
 //! results.
 //!
-//! `qbert_report` draws them. Here is decided what is drawn, and each has the command that its data is made by: the one
-//! that the file has, or one put together from the settings in it.
+//! `qbert_report` draws them; this module decides what to draw. Each figure is shown with the command that made its data:
+//! the command recorded in the file, or one reconstructed from the file's settings.
 
 use std::path::Path;
 
@@ -34,14 +34,14 @@ impl Named {
         Self { file: format!("{kind}-{task}.svg"), drawing }
     }
 
-    /// The image in Markdown; `directory` is the way from the page to [`DIRECTORY`].
+    /// The image in Markdown; `directory` is the path from the page to [`DIRECTORY`].
     pub(super) fn image(&self, directory: &str) -> String {
         let alt: String = self.drawing.description.chars().filter(|c| !matches!(c, '[' | ']' | '\n')).collect();
         format!("![{alt}]({directory}/{})", self.file)
     }
 }
 
-/// A method of a figure: its name in files, what its column is called, what its marks look like.
+/// A method in a figure: its name in files, the name of its column, the look of its marks.
 struct Shown {
     name: String,
     column: String,
@@ -227,7 +227,7 @@ fn models(beside: &Path, task: Task, rows: Option<&Collected>) -> Result<Option<
     Ok(Some((part, figure)))
 }
 
-/// The command that a file has, or one from its settings.
+/// The command recorded in a file, or one reconstructed from its settings.
 fn command(make: fn(&Value) -> String, value: &Value, rows: Option<&Collected>) -> String {
     match value["command"].as_str() {
         Some(command) => command.to_owned(),
@@ -235,23 +235,23 @@ fn command(make: fn(&Value) -> String, value: &Value, rows: Option<&Collected>) 
     }
 }
 
-/// A JSON file that must be of a task.
+/// Reads a JSON file and checks its task.
 fn json_of(path: &Path, task: Task) -> Result<(String, Value)> {
     let (content, value) = json(path)?;
     let found = value["task"].as_str().unwrap_or_default();
     if found != task.name() {
-        let message = format!("{}: it is of task {found:?}", path.display());
-        let hint = format!("a file of this name is of {task}");
+        let message = format!("{}: its task is {found:?}, expected {task}", path.display());
+        let hint = "rename the file: its name ends with its task".to_owned();
         return Err(Error::new(ErrorKind::BadInput, message, hint));
     }
     Ok((content, value))
 }
 
-/// A JSON file as it is and understood.
+/// Reads a JSON file: its text and its value.
 pub(super) fn json(path: &Path) -> Result<(String, Value)> {
     let content = std::fs::read_to_string(path).map_err(io(path, "read"))?;
     let value = serde_json::from_str(&content).map_err(|error| {
-        let hint = "the file is damaged or was edited: make it again".to_owned();
+        let hint = "the file is damaged or was edited: create it again".to_owned();
         Error::new(ErrorKind::BadInput, format!("{}: {error}", path.display()), hint)
     })?;
     Ok((content, value))
@@ -269,7 +269,7 @@ fn data(value: &Value, rows: Option<&Collected>) -> String {
     names.filter(|names| !names.is_empty()).map_or("TRAIN".to_owned(), |names| names.join(" "))
 }
 
-/// A setting as a flag has it; nothing where the file does not have it.
+/// A setting as a flag; empty if the file lacks it.
 fn flag(name: &str, value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -278,7 +278,7 @@ fn flag(name: &str, value: &Value) -> String {
     }
 }
 
-/// `--max-examples`, where none is no limit.
+/// `--max-examples`; `null` means no limit.
 fn most(settings: &Value) -> String {
     match settings.get("max_examples") {
         None => String::new(),

@@ -1,8 +1,8 @@
-//! `docs/results/paper.md` from the result files: no number in it is typed by hand.
+//! Renders the results page from the result files; no number in it is typed by hand.
 //!
 //! The page has the paper's headline, every comparison with its standard error and a verdict, what the data can show,
-//! the paper's figures, and for each task the paper's tables with our columns beside the paper's. Figures are files beside
-//! the page. A README can have the same in a few lines.
+//! the paper's figures, and for each task the paper's tables with our columns next to the paper's. Figures are files next
+//! to the page. A short version can go into a README.
 
 mod agreement;
 mod beyond;
@@ -25,7 +25,7 @@ use self::collect::{Collected, Variant};
 use super::result::io;
 use qbert_pipeline::Result;
 
-/// The introduction, around the command that renders the page.
+/// The introduction; the command that makes the page goes between the two parts.
 const INTRODUCTION: [&str; 2] = [
     "\
 # The paper's tables, measured here
@@ -51,7 +51,7 @@ Scores after training are those of the last epoch. In tables of scores, ± is th
 ",
 ];
 
-/// Everything that is made of a directory of results.
+/// Everything rendered from a directory of results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
     /// The page, in Markdown.
@@ -62,11 +62,11 @@ pub struct Rendered {
 }
 
 impl Rendered {
-    /// The text of a README with the results in a few lines between its marks `<!-- results -->` and
-    /// `<!-- /results -->`. `file` is where the text stands and `page` where the page does, for links.
+    /// The text of a README with a short version of the results between its markers `<!-- results -->` and
+    /// `<!-- /results -->`. `file` and `page` are the paths of README and page; links are relative to them.
     ///
     /// # Errors
-    /// The marks are not there.
+    /// The markers are missing.
     pub fn readme(&self, text: &str, file: &Path, page: &Path) -> Result<String> {
         self.block.put_into(text, file, page)
     }
@@ -77,11 +77,11 @@ impl Rendered {
         self.figures.iter().map(move |(name, _)| directory.join(name))
     }
 
-    /// Writes the figures, the page, and the results in a README, if one is given; each file whole or not at all, and
-    /// nothing when the README has no marks.
+    /// Writes the figures, the page, and the results in a README, if one is given; each file atomically, and
+    /// nothing if the README has no markers.
     ///
     /// # Errors
-    /// A README without marks, or files that cannot be read or written.
+    /// A README without markers, or files that cannot be read or written.
     pub fn write(&self, page: &Path, readme: Option<&Path>) -> Result<()> {
         let replace = |file| -> Result<(&Path, String)> {
             let text = std::fs::read_to_string(file).map_err(io(file, "read"))?;
@@ -99,10 +99,10 @@ impl Rendered {
     }
 }
 
-/// Page and figures, from a directory of results and the files beside it: `sensitivity-TASK.json`,
+/// Renders page and figures from a directory of results and the files next to it: `sensitivity-TASK.json`,
 /// `weight-errors-TASK.json`, `landscape-TASK.json`, `attention-kl-TASK.json`, and `bench-infer.json` for a README.
 ///
-/// `command` is what makes the page, to be printed there.
+/// `command` is the command that makes the page; the page prints it.
 ///
 /// # Errors
 /// No results, results that cannot be read, or results of different models in one task.
@@ -153,7 +153,7 @@ fn metric_title(metric: &str) -> &str {
     }
 }
 
-/// The variants to show: the plain ones, and what else was run.
+/// The variants to show: the plain ones, and all others that were run.
 fn shown(all: &[Collected]) -> Vec<Variant> {
     let ran = |variant: &Variant| all.iter().any(|collected| collected.has(*variant));
     Variant::all().into_iter().filter(|variant| variant.is_plain() || ran(variant)).collect()

@@ -1,4 +1,4 @@
-//! The results in a few lines, for a README: between two marks of that file, which are all that is looked for in it.
+//! A short version of the results for a README, placed between two markers in that file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::result::RowResult;
 use crate::rows::{Ranges, method_name};
 use qbert_pipeline::{Error, ErrorKind, Result};
 
-/// What stands between these is replaced.
+/// The text between these markers is replaced.
 const MARKS: [&str; 2] = ["<!-- results -->", "<!-- /results -->"];
 
 /// A column: what a user would choose between.
@@ -54,14 +54,14 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// From all results, the figures made of them, and the speeds in the directory beside, if any.
+    /// From all results, their figures, and the speeds in the directory next to them, if any.
     pub(super) fn new(all: &[Collected], accuracy: &[Named], beside: &Path) -> Result<Self> {
         let of = |task: Task| accuracy.iter().find(|figure| figure.file.ends_with(&format!("-{task}.svg")));
         let table = table(all, Speeds::read(&beside.join("bench-infer.json"))?.as_ref())?;
         Ok(Self { table, figure: of(Task::Sst2).or(accuracy.first()).cloned() })
     }
 
-    /// `text` with the results between its marks; `file` is where it stands, `page` the page that says more.
+    /// `text` with the results between its markers; `file` is its path, `page` that of the full page.
     pub(super) fn put_into(&self, text: &str, file: &Path, page: &Path) -> Result<String> {
         let found = MARKS.map(|mark| text.match_indices(mark).map(|(at, _)| at).collect::<Vec<_>>());
         let ([start], [end]) = (&found[0][..], &found[1][..]) else { return Err(unmarked(file)) };
@@ -90,11 +90,11 @@ impl Block {
 
 fn unmarked(file: &Path) -> Error {
     let message = format!("{}: no {} and {} after it, each once", file.display(), MARKS[0], MARKS[1]);
-    let hint = "put the two lines where the results are to stand; everything between them is replaced";
+    let hint = "put these two lines where the results should go; everything between them is replaced";
     Error::new(ErrorKind::BadInput, message, hint.to_owned())
 }
 
-/// The way from a file to another, as links have it.
+/// The relative link from one file to another.
 fn way(from: &Path, to: &Path) -> Result<String> {
     let absolute = |path: &Path| std::path::absolute(path).map_err(crate::result::io(path, "find"));
     let (from, to) = (absolute(from)?, absolute(to)?);
@@ -249,7 +249,7 @@ fn limits(lines: &[Line<'_>]) -> String {
     limited.map(|(title, most)| format!(" {title} is scored on the first {most} examples of its dev set.")).collect()
 }
 
-/// What is read of `bench-infer.json`.
+/// The fields of `bench-infer.json` that are used here.
 #[derive(Debug, Deserialize)]
 struct Speeds {
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! The section of a task: the paper's tables with our columns beside the paper's, and the sizes.
+//! The section of a task: the paper's tables with our columns next to the paper's, and the sizes.
 
 use std::fmt::Write as _;
 
@@ -109,7 +109,7 @@ fn drop_of(collected: &Collected, sample: &Sample) -> String {
     joined(collected, |metric| Some(collected.full(metric) - sample.mean(metric)?))
 }
 
-/// The paper's figures of a table beside ours.
+/// A table's figures, the paper's next to ours.
 fn table(collected: &Collected, printed: Printed) -> Result<MarkdownTable> {
     let rows = printed.rows()?;
     let names: Vec<String> = rows.iter().map(|row| method_name(&row.method, None)).collect();

@@ -1,7 +1,7 @@
-//! The best explanation that a measurement supports: what each plan does to the weights, held against what is lost.
+//! Explains the drops: how far each plan moves the weights, compared with what is lost.
 //!
-//! The errors of `weight-errors-TASK.json` were measured without any training, so they cannot follow from the drops.
-//! Conclusions are written only where the numbers of every task bear them out.
+//! The errors of `weight-errors-TASK.json` were measured without any training, so they are independent of the drops.
+//! A conclusion is printed only if the numbers of every task support it.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -22,7 +22,7 @@ use qbert_pipeline::{Error, ErrorKind, Result};
 /// A correlation of at least this much counts as one.
 const CLEAR: f64 = 0.7;
 
-/// Quantization that changes no more than so many points has done nothing.
+/// A change of at most this many points counts as no change.
 const UNCHANGED: f64 = 0.5;
 
 /// Significant digits of an error.
@@ -47,9 +47,9 @@ pub(super) fn section(beside: &Path, all: &[Collected]) -> Result<String> {
         if path.exists() {
             let errors = WeightErrors::read(&path)?;
             if errors.model.sha256 != collected.any().settings.model.sha256 || errors.task != collected.task {
-                let message = format!("{}: of another model or task than the rows", path.display());
+                let message = format!("{}: belongs to another model or task than the rows", path.display());
                 let hint =
-                    "make it again for the model of the rows with `qbert-paper reproduce … --weight-errors`".to_owned();
+                    "create it again for the rows' model with `qbert-paper reproduce … --weight-errors`".to_owned();
                 return Err(Error::new(ErrorKind::BadInput, message, hint));
             }
             tasks.push(Explained { collected, errors });
@@ -99,7 +99,7 @@ impl Explained<'_> {
         self.collected.loss(name, variant).map(|(lost, _)| lost)
     }
 
-    /// Errors of the plans that differ in the encoder, and not in the embedding only.
+    /// Errors of the plans that differ in the encoder, not only in the embedding.
     fn of_encoder(&self) -> impl Iterator<Item = &WeightError> {
         self.errors.rows.iter().filter(|found| !found.name.contains("embedding"))
     }
@@ -169,7 +169,7 @@ impl Explained<'_> {
     }
 }
 
-/// Which matrices min/max ranges do harm in, from `ranges-by-matrix.json`; empty without the file.
+/// The matrices that min/max ranges harm, from `ranges-by-matrix.json`; empty without the file.
 fn by_matrix(beside: &Path) -> Result<String> {
     let path = beside.join("ranges-by-matrix.json");
     if !path.exists() {
@@ -261,7 +261,7 @@ fn groups(tasks: &[Explained<'_>]) -> Option<String> {
     })
 }
 
-/// Plans whose weights would better be zeros.
+/// Plans whose quantized weights are worse than zeros.
 fn worse_than_nothing(tasks: &[Explained<'_>]) -> Option<String> {
     let mut parts = Vec::new();
     for task in tasks {
@@ -325,7 +325,7 @@ fn embeddings(tasks: &[Explained<'_>]) -> Option<String> {
     (!parts.is_empty()).then(|| format!("{text} {}.", parts.join("; ")))
 }
 
-/// What training does where quantization does nothing.
+/// What training alone changes: plans whose quantization changes nothing.
 fn training_itself(tasks: &[Explained<'_>]) -> Option<String> {
     let mut parts = Vec::new();
     for task in tasks {

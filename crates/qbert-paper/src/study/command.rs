@@ -1,4 +1,4 @@
-//! The command that makes a result, as the result's file prints it: names of files, no directories.
+//! The command recorded in a result's file: it names files without their directories.
 
 use qbert_tasks::DataSource;
 
@@ -6,7 +6,7 @@ use super::{Experiment, Study, name_of};
 use crate::rows::{Row, RowTreatment};
 
 impl Study {
-    /// The command that makes this row and no other, with names of files and no directories.
+    /// The command that makes only this row.
     pub(crate) fn command(&self, row: &Row) -> String {
         let task = self.experiment.data.task;
         let Experiment { max_train, max_dev, ref budget, .. } = self.experiment;
@@ -35,7 +35,7 @@ impl Study {
         words.join(" ")
     }
 
-    /// The command that measures the weights' errors, of these methods or of all.
+    /// The command that measures weight errors, of these methods or, if none are named, of all.
     pub(crate) fn errors_command(&self, names: &[String]) -> String {
         let mut words = vec![format!("qbert-paper reproduce --task {} --weight-errors", self.experiment.data.task)];
         words.extend((!names.is_empty()).then(|| format!("--rows {}", names.join(" "))));
@@ -43,7 +43,7 @@ impl Study {
         words.join(" ")
     }
 
-    /// Model, data and where results go, as words of a command.
+    /// The arguments for model, data and output.
     fn files(&self, sensitivity: bool) -> impl Iterator<Item = String> {
         let DataSource { task, max_len, .. } = self.experiment.data;
         let max_len = (max_len != task.default_max_len()).then(|| format!("--max-len {max_len}"));

@@ -58,7 +58,7 @@ impl Study {
         let mut sensitive = Vec::new();
         if row.method.is_mixed() {
             let ranking = self.ranking.as_ref().ok_or_else(|| {
-                let message = format!("{} needs to know which layers are sensitive", row.name());
+                let message = format!("{} needs the layers' sensitivities", row.name());
                 let hint = "give --sensitivity FILE (from `qbert analyze`), or leave such rows out with --rows";
                 Error::new(ErrorKind::BadInput, message, hint.to_owned())
             })?;
@@ -80,7 +80,7 @@ impl Study {
     }
 }
 
-/// The plan with no more groups than a matrix has output neurons, so that small models can follow the paper's numbers.
+/// Limits groups to a matrix's output neurons, so that the paper's plans also fit small models.
 fn with_fitting_groups(mut plan: Plan, shape: &ModelShape) -> Result<Plan> {
     for tensor in &shape.tensors {
         let neurons = match tensor.axis {

@@ -7,8 +7,10 @@ use qbert_train::evaluate::{Evaluate, evaluate};
 use serde_json::{Value, json};
 
 use super::context::{Context, Step};
-use super::{CHECKPOINT, FINETUNED, Job, METRICS, Stage, changes, hashes, speed, write_document};
-use crate::error::{Error, ErrorKind, Result};
+use super::{
+    CHECKPOINT, FINETUNED, Job, METRICS, Stage, changes, damaged_file, hashes, read_document, speed, write_document,
+};
+use crate::error::Result;
 use crate::packed_evaluation::evaluate_packed;
 use crate::packing::FILE_NAME;
 
@@ -19,22 +21,17 @@ const KEPT: usize = 100;
 
 /// Reads the run's `metrics.json`.
 pub(super) fn read_metrics(job: &Job) -> Result<RunMetrics> {
-    let path = job.path(METRICS);
-    qbert_documents::read(&path).map_err(|error| damaged(error.to_string()))
+    read_document(&job.path(METRICS))
 }
 
 /// Reads the quantized checkpoint's `metrics.json`.
 pub(super) fn read_trained(job: &Job) -> Result<TrainingMetrics> {
     let path = job.path(CHECKPOINT).join(METRICS);
-    let trained: TrainingMetrics = qbert_documents::read(&path).map_err(|error| damaged(error.to_string()))?;
+    let trained: TrainingMetrics = read_document(&path)?;
     if trained.epoch.is_none() || !trained.is_quantization() || !trained.dev.value.is_finite() {
-        return Err(damaged(format!("{}: `dev.value`, `epoch` or `before` is missing", path.display())));
+        return Err(damaged_file(format!("{}: `dev.value`, `epoch` or `before` is missing", path.display())));
     }
     Ok(trained)
-}
-
-fn damaged(message: String) -> Error {
-    Error::new(ErrorKind::BadInput, message, "delete it: the same command creates it again".to_owned())
 }
 
 pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {

@@ -36,7 +36,7 @@ use qbert_train::qat::student::QatSettings;
 use qbert_train::{sensitivity, trainer};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::planning::Wishes;
 use context::Context;
 
@@ -288,7 +288,19 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     Ok(qbert_model::atomic::write_file(path, |writer| writeln!(writer, "{text}"))?)
 }
 
-/// A document that other crates read, too, whole or not at all.
+/// Reads a document that an earlier stage wrote.
+fn read_document<T: Document>(path: &Path) -> Result<T> {
+    qbert_documents::read(path).map_err(|error| match error {
+        qbert_documents::Error::Read { .. } => Error::from(error),
+        damaged => damaged_file(damaged.to_string()),
+    })
+}
+
+fn damaged_file(message: String) -> Error {
+    Error::new(ErrorKind::BadInput, message, "delete it: the same command creates it again".to_owned())
+}
+
+/// Writes a document that other crates also read, whole or not at all.
 fn write_document(path: &Path, document: &impl Document) -> Result<()> {
     let text = qbert_documents::to_json(document);
     Ok(qbert_model::atomic::write_file(path, |writer| writer.write_all(text.as_bytes()))?)

@@ -14,8 +14,8 @@ use qbert_train::features::Features;
 use qbert_train::loading::Loaded;
 use serde::{Deserialize, Serialize};
 
-use super::Job;
-use crate::error::{Error, ErrorKind, Result};
+use super::{Job, read_document};
+use crate::error::Result;
 
 pub(super) const FILE: &str = "speed.json";
 
@@ -43,10 +43,7 @@ impl Document for Measured {
 
 impl Measured {
     pub(super) fn read(job: &Job) -> Result<Self> {
-        qbert_documents::read(&job.path(FILE)).map_err(|error| {
-            let hint = "delete it: the same command creates it again".to_owned();
-            Error::new(ErrorKind::BadInput, error.to_string(), hint)
-        })
+        read_document(&job.path(FILE))
     }
 }
 

@@ -11,14 +11,14 @@ use crate::plot::scale::{Scale, extent};
 use crate::section::attention::{mean, usable};
 use crate::text::{count, significant};
 
-/// Heads that moved less than this are drawn as if they had moved so much: the axis is logarithmic.
+/// The lowest divergence on the logarithmic axis; smaller ones are drawn there.
 const LEAST: f64 = 1e-6;
 const RADIUS: f64 = 4.5;
 
 /// A quantized model that was compared with full precision.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Compared {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// How far its heads moved.
     pub attention: AttentionPart,
@@ -78,7 +78,7 @@ fn draw(models: &[&Compared]) -> Option<Canvas> {
     let longest = models.iter().max_by_key(|model| model.attention.layers.len())?;
     let bands = Bands::new(longest.attention.layers.len(), area.left, area.right());
     for (kind, model) in models.iter().enumerate() {
-        draw_model(&mut canvas, model, (kind, models.len()), bands, &y);
+        draw_model(&mut canvas, model, kind, models.len(), bands, &y);
     }
     let names: Vec<String> = longest.attention.layers.iter().map(|layer| layer.layer.to_string()).collect();
     canvas.line("rule", (area.left, area.bottom()), (area.right(), area.bottom()));
@@ -88,7 +88,7 @@ fn draw(models: &[&Compared]) -> Option<Canvas> {
     Some(canvas)
 }
 
-fn draw_model(canvas: &mut Canvas, model: &Compared, (kind, all): (usize, usize), bands: Bands, y: &Scale) {
+fn draw_model(canvas: &mut Canvas, model: &Compared, kind: usize, all: usize, bands: Bands, y: &Scale) {
     // Models side by side within a layer, and the heads of each apart from one another.
     let share = (bands.width * 0.8 / all as f64).min(90.0);
     let middle = |layer: usize| bands.middle(layer) + (kind as f64 - (all as f64 - 1.0) / 2.0) * share;

@@ -1,7 +1,7 @@
 //! A metric against the size of the encoder: one curve for each way of quantizing, one mark for each method.
 //!
-//! Heights are changes from full precision. Where some method loses nearly everything, the axis is logarithmic away
-//! from zero, so that half a point near full precision and forty points below it can both be read; nothing is cut off.
+//! Heights are changes from full precision. If some method loses nearly everything, the axis is logarithmic away from zero,
+//! so that both half a point and forty points can be read; nothing is cut off.
 
 use crate::content::{Figure, Panel};
 use crate::plot::WIDE;
@@ -16,13 +16,13 @@ use crate::text::{fixed, signed};
 const FAR: f64 = 8.0;
 /// Within this many points a logarithmic axis is about linear.
 const NEAR: f64 = 0.5;
-/// The largest of the sizes is so many times the smallest: then their axis is logarithmic.
+/// If the largest size is more than this many times the smallest, their axis is logarithmic.
 const SPREAD: f64 = 3.0;
-/// Losing no more than this many points is what the caption calls close.
+/// The caption calls a loss of at most this many points close.
 const CLOSE: f64 = 1.0;
 const RADIUS: f64 = 5.0;
 
-/// What a mark looks like beside colour and shape, which tell the curve.
+/// The look of a mark; its colour and shape identify the curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Look {
     /// On its curve.
@@ -203,7 +203,7 @@ fn draw(curves: &SizeCurves) -> Canvas {
     }
     for (index, curve) in curves.curves.iter().enumerate() {
         for point in &curve.points {
-            draw_point(&mut canvas, &plot, (index, curve), point, &curves.metric);
+            draw_point(&mut canvas, &plot, index, curve, point, &curves.metric);
         }
     }
     canvas
@@ -289,7 +289,7 @@ fn draw_line(canvas: &mut Canvas, plot: &Plot, index: usize, curve: &Curve) {
     }
 }
 
-fn draw_point(canvas: &mut Canvas, plot: &Plot, (index, curve): (usize, &Curve), point: &SizePoint, metric: &str) {
+fn draw_point(canvas: &mut Canvas, plot: &Plot, index: usize, curve: &Curve, point: &SizePoint, metric: &str) {
     let at = plot.place(index, point);
     let change = point.value - plot.full;
     let mut title =

@@ -1,7 +1,7 @@
-//! A run's directory: finds what is there and fills a report with it.
+//! Fills a report from whatever a run's directory contains.
 //!
-//! Files are known by their names, in the directory and in its immediate subdirectories (a fine-tuned checkpoint and a
-//! quantized one lie beside the analysis). What is absent is no error; what is there and damaged is.
+//! Files are recognized by name, in the directory and in its immediate subdirectories (those of the fine-tuned and the
+//! quantized checkpoint). A missing file is no error; a damaged one is.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 pub fn directory(path: &Path) -> Result<Report> {
     let mut found = Found::default();
     found.look_into(path)?;
-    // What a run put away is not part of it any more.
+    // Superseded results are no part of the run.
     for folder in entries(path)?.iter().filter(|entry| entry.is_dir() && !entry.ends_with("old")) {
         found.look_into(folder)?;
     }
@@ -36,7 +36,7 @@ pub fn directory(path: &Path) -> Result<Report> {
     Ok(found.finish())
 }
 
-/// What is in a directory, in the order of names.
+/// The entries of a directory, sorted by name.
 fn entries(path: &Path) -> Result<Vec<PathBuf>> {
     let failed = |source| Error::Read { path: path.to_owned(), source };
     let listed = std::fs::read_dir(path).map_err(failed)?;
@@ -109,7 +109,7 @@ impl Found {
         self.metrics.extend(metrics);
     }
 
-    /// Several files of one model are shown together.
+    /// Adds a landscape; several files of one model are shown together.
     fn landscape(&mut self, read: LandscapePart, file: String) -> Result<()> {
         match &mut self.report.landscape {
             None => {
@@ -156,7 +156,7 @@ impl Found {
 }
 
 impl BitPlan {
-    /// Widths in one line: those of the layers, then each other one.
+    /// The widths in one line: first those of the layers, then the others.
     fn in_words(&self) -> String {
         let mut widths: Vec<u8> = self.layers.iter().flatten().copied().collect();
         widths.sort_unstable();
@@ -168,7 +168,7 @@ impl BitPlan {
 }
 
 impl TrainingRun {
-    /// Adds what only `metrics.json` knows: settings, and the best epoch's figure where the log has none.
+    /// Adds the settings and, if the log has no evaluations, the best epoch's figure from `metrics.json`.
     fn describe(&mut self, metrics: &TrainingMetrics) {
         self.metric.clone_from(&metrics.dev.metric);
         self.settings = metrics.settings().clone();

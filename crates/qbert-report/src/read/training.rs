@@ -1,14 +1,14 @@
-//! `train.jsonl`: one line per step, summed up into a curve that a page can hold.
+//! `train.jsonl`: its steps, averaged into a curve small enough for a page.
 
 use qbert_documents::{EpochRecord, LogRecord, StepRecord};
 
 use crate::data::{CurvePoint, EpochMetric};
 use crate::error::Result;
 
-/// A curve has at most this many points; more steps than that are summed up in groups of equal size.
+/// The most points of a curve; more steps than that are averaged in groups of equal size.
 pub const CURVE_POINTS: usize = 400;
 
-/// What a log holds.
+/// The content of a log.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TrainingLog {
     /// Steps in the log.

@@ -1,4 +1,4 @@
-//! How far each head's attention moved by quantization (paper, §5.2, Fig. 5): heads × layers.
+//! How far quantization moved each head's attention (paper, §5.2, Fig. 5): heads × layers.
 
 use crate::content::{Block, DataTable, Figure, Section};
 use crate::data::{AttentionPart, LayerHeads, Report};

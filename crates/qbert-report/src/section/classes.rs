@@ -18,7 +18,7 @@ fn change(row: &ClassRow) -> Option<f64> {
     Some(f1(row.after)? - f1(row.before)?)
 }
 
-/// A name short enough to stand beside a row.
+/// A name short enough to fit beside a row.
 fn short(name: &str, most: usize) -> String {
     match name.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &name[..end]),
@@ -101,7 +101,7 @@ fn table(results: &ClassResults) -> DataTable {
     table
 }
 
-/// Without a stage its columns go.
+/// Drops the columns of a stage that is missing.
 fn keep_known_columns(table: &mut DataTable, results: &ClassResults) {
     let before = results.rows.iter().any(|row| row.before.is_some());
     let after = results.rows.iter().any(|row| row.after.is_some());

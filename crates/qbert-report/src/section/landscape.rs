@@ -1,4 +1,4 @@
-//! The loss around the model (paper, Fig. 1, 3 and 6): a surface that can be turned, and the same as a map.
+//! The loss around the model (paper, Fig. 1, 3 and 6): a surface that readers can rotate, and a map.
 
 use crate::content::{Block, DataTable, Figure, Panel, Section};
 use crate::data::{LandscapePart, LayerPlane, Report};
@@ -10,7 +10,7 @@ use crate::plot::scale::{Scale, extent};
 use crate::plot::surface::{self, Surface};
 use crate::text::{count, significant};
 
-/// Rows and columns that the losses really have.
+/// The rows and columns for which there are losses.
 fn shape(layer: &LayerPlane) -> (usize, usize) {
     let columns = layer.losses.iter().map(Vec::len).min().unwrap_or(0);
     (layer.losses.len(), columns)
@@ -226,7 +226,7 @@ pub(super) fn section(report: &Report) -> Option<Section> {
         landscape.layers.iter().filter(|layer| !is_drawn(layer)).map(|l| l.layer.to_string()).collect();
     if !empty.is_empty() {
         blocks.push(Block::Note(format!(
-            "No surface for layer {}: its grid has no two rows and columns of losses.",
+            "No surface for layer {}: its grid has fewer than two rows or columns of losses.",
             empty.join(", ")
         )));
     }

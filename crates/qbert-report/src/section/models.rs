@@ -1,4 +1,4 @@
-//! Accuracy against size: a point per model, methods told apart by shape and colour, the best trade-offs joined.
+//! Accuracy against size: a mark for each model, a shape and colour for each method, a line through the best trade-offs.
 
 use qbert_documents::{ModelPoint, Models};
 
@@ -19,7 +19,7 @@ fn usable(models: &Models) -> Vec<&ModelPoint> {
     points
 }
 
-/// Models that nothing smaller or equal beats; `points` from small to large.
+/// Models that no model of the same size or smaller beats; `points` are sorted by size.
 fn front<'a>(points: &[&'a ModelPoint]) -> Vec<&'a ModelPoint> {
     let mut best = f64::NEG_INFINITY;
     let mut kept = Vec::new();
@@ -43,12 +43,12 @@ fn methods(models: &Models) -> Vec<&str> {
     methods
 }
 
-/// A mark whose shape and colour tell the method.
+/// A mark; its shape and colour identify the method.
 fn mark(canvas: &mut Canvas, method: usize, at: (f64, f64), size: f64, title: &str) {
     mark::draw(canvas, method, &format!("fill{}", mark::colour(method)), at, size, Some(title));
 }
 
-/// Puts a label where it hides the least of what is there.
+/// Puts a label where it covers the least.
 fn label(canvas: &mut Canvas, taken: &mut Vec<Area>, area: Area, (x, y): (f64, f64), point: &ModelPoint) {
     let text = &point.name;
     let width = text_width(text, 12.0);
@@ -172,7 +172,7 @@ pub(super) fn section(report: &Report) -> Option<Section> {
     let kind = if models.size.is_empty() { String::new() } else { format!(" (size: {})", models.size) };
     let ring = if points.iter().any(|point| point.this) { " The ring marks the model of this report." } else { "" };
     let caption = format!(
-        "Each mark is a model{kind}: the further up and left, the better. Nothing smaller beats the models on the dashed line.{ring}"
+        "Each mark is a model{kind}: up and to the left is better. No smaller model beats those on the dashed line.{ring}"
     );
     let names: Vec<&str> = front(&points).iter().map(|point| point.name.as_str()).collect();
     let description =

@@ -1,4 +1,4 @@
-//! The outcome in a few figures: the first thing one sees.
+//! The outcome in a few figures, at the top of the page.
 
 use qbert_documents::{BeforeAfter, Summary};
 
@@ -24,7 +24,7 @@ fn number(value: Option<f64>) -> Option<f64> {
     value.filter(|value| value.is_finite())
 }
 
-/// The metric of the quantized model: trained where it was.
+/// The metric of the quantized model, after training if there was any.
 fn quantized(summary: &Summary) -> Option<f64> {
     number(summary.trained).or(number(summary.post_training))
 }
@@ -119,7 +119,7 @@ fn tiles(summary: &Summary) -> Vec<Tile> {
     tiles
 }
 
-/// What the reader should know about the metric's own uncertainty.
+/// A note on the metric's uncertainty.
 fn uncertainty(summary: &Summary) -> Option<String> {
     let examples = summary.examples.filter(|&examples| examples > 0)?;
     let share = quantized(summary).or(number(summary.full_precision))? / 100.0;
@@ -193,7 +193,7 @@ pub(super) fn section(report: &Report) -> Option<Section> {
         let list: Vec<String> = stages.iter().map(|(name, value)| format!("{name} {}", fixed(*value, 2))).collect();
         let note = uncertainty(summary).map(|text| format!(" {text}")).unwrap_or_default();
         let wins = if summary.trained.is_some() && summary.post_training.is_some() {
-            " and what training wins back"
+            " and what training recovers"
         } else {
             ""
         };

@@ -7,7 +7,7 @@ use crate::plot::canvas::{Anchor, Area, Canvas};
 use crate::plot::scale::{Scale, extent};
 use crate::text::{count, fixed, significant};
 
-/// Figures of runs beyond these are left out; their names are needed for files and anchors.
+/// Names of the figures, for files and anchors; runs beyond these get none.
 const NAMES: [&str; 4] = ["training-1", "training-2", "training-3", "training-4"];
 
 /// The smoothed curve averages over this share of the points on either side.
