@@ -9,13 +9,13 @@ mod analyze;
 mod assets;
 mod attention_kl;
 mod bench;
-mod bench_infer;
 mod completions;
 mod data;
 mod describe;
 mod eval;
 mod fetch;
 mod finetune;
+mod flags;
 mod inspect;
 mod inspect_packed;
 mod landscape;
@@ -152,11 +152,12 @@ fn print(output: &str) -> ExitCode {
 fn complain(error: &Error) -> ExitCode {
     let is_interrupted = error.kind() == ErrorKind::Interrupted;
     let resume = if is_interrupted { stop::resume_hint() } else { None };
-    complain_text(&error.to_string(), resume.as_deref().or(error.hint()));
+    let hint = resume.or_else(|| error.hint().map(flags::in_flags));
+    complain_text(&flags::in_flags(&error.to_string()), hint.as_deref());
     if is_verbose() {
         let mut cause = std::error::Error::source(error).and_then(std::error::Error::source);
         while let Some(error) = cause {
-            note(&format!("cause: {error}"));
+            note(&format!("cause: {}", flags::in_flags(&error.to_string())));
             cause = error.source();
         }
     }
@@ -199,7 +200,7 @@ pub fn note(text: &str) {
 pub fn compute(threads: Option<usize>) -> Result<qbert_kernels::Compute> {
     let threads = threads.unwrap_or_else(qbert_kernels::Threads::available);
     let compute = qbert_kernels::Compute::detect(threads);
-    let compute = compute.map_err(|error| Error::from(qbert_train::Error::from(error)).of_flag("--threads"))?;
+    let compute = compute.map_err(|error| Error::from(qbert_train::Error::from(error)).about("--threads"))?;
     if is_verbose() {
         note(&format!("computing with {} on {threads} threads", compute.kernels().name()));
     }

@@ -4,20 +4,16 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use qbert_model::Checkpoint;
-use qbert_pipeline::packing::{Calibration, FILE_NAME, Packing, Widths, plan_by_widths};
+use qbert_pipeline::packing::{CalibrationData, FILE_NAME, Packing, PartWidths, plan_by_widths};
 use qbert_pipeline::planning;
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_quant::{Plan, RangeMethod};
 use qbert_tasks::Task;
 use qbert_train::loading::Loaded;
 use qbert_train::qat::files::is_quantized;
-use qbert_train::qat::student::QatSettings;
 
 use super::reading::Reading;
 use super::{compute, json, model, plan, stop};
-
-/// Sequences of a calibration batch.
-const BATCH: usize = 32;
 
 /// Pack a checkpoint into one small file for `qbert predict`.
 #[derive(Debug, Args)]
@@ -121,7 +117,7 @@ fn plan(options: &Options, directory: &Path) -> Result<Option<Plan>> {
     };
     let range = options.range.as_deref().map_or(Ok(RangeMethod::Mse), |text| plan::parse("--range", text))?;
     let config = qbert_model::Config::read(&directory.join("config.json"))?;
-    let widths = Widths {
+    let widths = PartWidths {
         layers,
         middle_layers: options.bits.get(1).copied(),
         word_embedding: options.embedding_bits.first().copied().unwrap_or(8),
@@ -144,6 +140,5 @@ fn by_plan(options: &Options, directory: &Path, plan: Plan, task: Option<Task>) 
     let reading = options.reading.options(false)?;
     let files = std::slice::from_ref(file);
     let loaded = Loaded::open(directory, task, files, &reading, options.reading.max_len(directory)?)?;
-    let data = Calibration::Data(&loaded.features, BATCH, QatSettings::default().calibration);
-    Packing::by_plan(directory, plan, Some(data), &compute)
+    Packing::by_plan(directory, plan, Some(CalibrationData::Examples(&loaded.features)), &compute)
 }

@@ -9,7 +9,7 @@ mod report;
 use std::path::PathBuf;
 
 use clap::Args;
-use qbert_pipeline::planning::{self, Made, Model, Origin, Wishes};
+use qbert_pipeline::planning::{self, Model, NewPlan, Origin, PlanRequest};
 use qbert_pipeline::{Error, Result};
 
 use self::report::Report;
@@ -103,8 +103,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    fn wishes(&self) -> Result<Wishes> {
-        Ok(Wishes {
+    fn request(&self) -> Result<PlanRequest> {
+        Ok(PlanRequest {
             bits: self.bits.clone(),
             attention_bits: self.attention_bits,
             ffn_bits: self.ffn_bits,
@@ -123,12 +123,12 @@ impl Options {
         })
     }
 
-    fn make(&self, model: &Model<'_>, quiet: bool) -> Result<Made> {
+    fn make(&self, model: &Model<'_>, quiet: bool) -> Result<NewPlan> {
         if let Some(path) = &self.check {
             let origin = Origin::Checked { plan: path.display().to_string() };
-            return Ok(Made { plan: planning::read(path)?, origin });
+            return Ok(NewPlan { plan: planning::read(path)?, origin });
         }
-        let wishes = self.wishes()?;
+        let request = self.request()?;
         let mut progress = Progress::new("quantization error", quiet);
         // The last step is not said: the plan itself follows at once.
         let mut watch = |done, all| {
@@ -136,13 +136,13 @@ impl Options {
                 progress.at(done, all, "");
             }
         };
-        planning::make(&wishes, model, compute(self.threads)?.threads(), &mut watch)
+        planning::make(&request, model, compute(self.threads)?.threads(), &mut watch)
     }
 }
 
 /// What a flag's text means.
 pub(crate) fn parse<T: std::str::FromStr<Err = qbert_quant::Error>>(flag: &str, text: &str) -> Result<T> {
-    text.parse().map_err(|error| Error::from(error).of_flag(flag))
+    text.parse().map_err(|error| Error::from(error).about(flag))
 }
 
 pub(crate) fn parse_if<T: std::str::FromStr<Err = qbert_quant::Error>>(
@@ -156,8 +156,8 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     flags::check(options)?;
     let directory = model::directory(&options.model, quiet)?;
     let shape = planning::shape(&directory)?;
-    let made = options.make(&Model { directory: &directory, shape: &shape }, quiet)?;
-    let report = Report::new(&made, &shape)?;
+    let new = options.make(&Model { directory: &directory, shape: &shape }, quiet)?;
+    let report = Report::new(&new, &shape)?;
     if let (Some(path), false) = (&options.sensitivity, quiet) {
         let measured = planning::read_sensitivity(path, shape.layers)?;
         if measured.is_of_other_weights(&directory) == Some(true) {
@@ -166,11 +166,11 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         }
     }
     if let Some(out) = &options.out {
-        let text = made.to_toml();
+        let text = new.to_toml();
         qbert_model::atomic::write_file(out, |writer| writer.write_all(text.as_bytes()))?;
         if !quiet {
             note(&format!("wrote {}", out.display()));
         }
     }
-    Ok(if options.json { json(&report) } else { report.text(&made.plan) })
+    Ok(if options.json { json(&report) } else { report.text(&new.plan) })
 }

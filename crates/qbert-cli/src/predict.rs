@@ -123,7 +123,7 @@ impl Options {
             RuntimeError::WrongTask { head, .. } => self.hint_for(*head).map(str::to_owned).or(error.hint()),
             // It is too short for any item.
             RuntimeError::Task(TaskError::MaxLen { .. }) if self.max_len.is_some() => {
-                return Error::from(error).of_flag("--max-len");
+                return Error::from(error).about("--max-len");
             }
             _ => error.hint(),
         };
@@ -190,8 +190,8 @@ impl<'a> Asking<'a> {
         let threads = options.threads.unwrap_or(SessionOptions::default().threads);
         let session = Session::open(&options.model, SessionOptions { threads, max_len: options.max_len });
         let session = session.map_err(|error| match error {
-            RuntimeError::MaxLen { .. } => Error::from(error).of_flag("--max-len"),
-            RuntimeError::Kernel(_) => Error::from(error).of_flag("--threads"),
+            RuntimeError::MaxLen { .. } => Error::from(error).about("--max-len"),
+            RuntimeError::Kernel(_) => Error::from(error).about("--threads"),
             _ => Error::from(error),
         })?;
         let task = session.model().task().parse().ok();

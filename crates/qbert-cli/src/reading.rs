@@ -44,7 +44,7 @@ enum FileFormat {
 impl Reading {
     /// The task that was named.
     pub fn task(&self) -> Result<Task> {
-        self.task.as_deref().unwrap_or_default().parse().map_err(|error| Error::from(error).of_flag("--task"))
+        self.task.as_deref().unwrap_or_default().parse().map_err(|error| Error::from(error).about("--task"))
     }
 
     /// Whether a task was named.
@@ -97,7 +97,7 @@ impl Reading {
         let labels = match &self.labels {
             Some(names) => {
                 let labels = Labels::new(names.iter().cloned());
-                LabelSource::Given(labels.map_err(|error| Error::from(error).of_flag("--labels"))?)
+                LabelSource::Given(labels.map_err(|error| Error::from(error).about("--labels"))?)
             }
             None => LabelSource::TaskOrFound,
         };

@@ -7,12 +7,10 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use qbert_pipeline::planning::Wishes;
-use qbert_pipeline::run::{Finished, Job, run as run_job};
+use qbert_pipeline::planning::PlanRequest;
+use qbert_pipeline::run::{Finished, Job, JobData, run as run_job};
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_runtime::{Classification, Session, SessionOptions};
-use qbert_train::Error as TrainError;
-use qbert_train::trainer::Settings;
 
 use self::progress::RunProgress;
 use super::reading::limit;
@@ -125,18 +123,6 @@ struct QuantizationFlags {
     no_compensate: bool,
 }
 
-impl QuantizationFlags {
-    /// Refuses a learning rate by the name that the flag has here; all else is checked with the whole job.
-    fn check(&self, settings: &Settings) -> Result<()> {
-        match settings.check() {
-            Err(TrainError::Setting { name: "--lr", value, rule }) if self.qat_lr.is_some() => {
-                Err(TrainError::Setting { name: "--qat-lr", value, rule }.into())
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 /// What the quick-start's model says to sentences of ours.
 #[derive(Debug, serde::Serialize)]
 struct Said {
@@ -201,9 +187,10 @@ impl Options {
             quickstart::job(other.as_ref().map(|(name, path)| (*name, path.as_path())), out)?
         } else {
             let name = training.model.as_deref().unwrap_or("minilm");
-            let data = (&training.train[..], training.dev.as_deref().unwrap_or(Path::new("")));
             let directory = model::directory(name, quiet)?;
-            let mut job = Job::new(name, &directory, training.reading.task()?, data, out);
+            let (train, dev) = (training.train.clone(), training.dev.clone().unwrap_or_default());
+            let data = JobData { task: training.reading.task()?, train, dev };
+            let mut job = Job::new(name, &directory, data, out);
             job.read = training.reading.options(true)?;
             job.max_len = training.reading.max_len(&directory)?;
             job
@@ -227,7 +214,6 @@ impl Options {
         job.quantize.settings.epochs = own.qat_epochs.unwrap_or(job.quantize.settings.epochs);
         let rate = &mut job.quantize.settings.optimizer.learning_rate;
         *rate = own.qat_lr.unwrap_or(*rate);
-        own.check(&job.quantize.settings)?;
         if let Some(text) = &own.qat_max_train {
             job.quantize.max_train = limit("--qat-max-train", text)?;
         }
@@ -242,8 +228,8 @@ impl Options {
         if let Some(text) = &analysis.max_examples {
             job.analysis.max_examples = limit("--max-examples", text)?;
         }
-        self.plan.apply(&mut job.wishes)?;
-        job.plan.clone_from(&self.plan.own);
+        self.plan.apply(&mut job.plan)?;
+        job.own_plan.clone_from(&self.plan.own);
         job.always_finetune = self.finetune;
         job.speed = !self.no_speed;
         if self.no_figures {
@@ -254,17 +240,17 @@ impl Options {
 }
 
 impl PlanFlags {
-    fn apply(&self, wishes: &mut Wishes) -> Result<()> {
+    fn apply(&self, request: &mut PlanRequest) -> Result<()> {
         if !self.bits.is_empty() {
-            wishes.bits.clone_from(&self.bits);
+            request.bits.clone_from(&self.bits);
         }
         if !self.embedding_bits.is_empty() {
-            wishes.embedding_bits.clone_from(&self.embedding_bits);
+            request.embedding_bits.clone_from(&self.embedding_bits);
         }
-        wishes.high.clone_from(&self.high);
-        (wishes.size, wishes.budget) = (self.size, self.budget);
-        wishes.groups = plan::parse_if("--groups", self.groups.as_deref())?;
-        wishes.range = plan::parse_if("--range", self.range.as_deref())?;
+        request.high.clone_from(&self.high);
+        (request.size, request.budget) = (self.size, self.budget);
+        request.groups = plan::parse_if("--groups", self.groups.as_deref())?;
+        request.range = plan::parse_if("--range", self.range.as_deref())?;
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use qbert_quant::{ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, Ran
 use qbert_runtime::{Scope, Session, Tokens};
 use qbert_train::Batch;
 use qbert_train::bert::{Activations, Bert, Mode};
-use qbert_train::qat::{Quantization, QuantizedPass, files};
+use qbert_train::qat::{Calibration, Quantization, QuantizedPass, files};
 use qbert_train::random::Stream;
 use serde_json::Value;
 
@@ -107,11 +107,12 @@ fn batch(seed: u64, config: &Config) -> Batch {
 fn calibrate(directory: &Path, plan: impl Fn(usize) -> Plan) {
     let compute = Compute::detect(2).unwrap();
     let checkpoint = Checkpoint::open(directory).unwrap();
-    let (config, masters) = (checkpoint.config(), checkpoint.load().unwrap());
+    let (config, mut masters) = (checkpoint.config(), checkpoint.load().unwrap());
     let bert = Bert::new(config, masters.layout().clone()).unwrap();
     let mut quantization = Quantization::new(plan(config.layers), config, masters.layout()).unwrap();
-    quantization.fit(&compute, masters.values()).unwrap();
-    quantization.calibrate(&bert, &compute, std::iter::once(Ok(batch(1, config)))).unwrap();
+    let batches = [batch(1, config)];
+    let calibration = Calibration { bert: &bert, compute: &compute, batches: &batches, compensate: false };
+    quantization.calibrate(masters.values_mut(), calibration).unwrap();
     files::write(directory, &quantization).unwrap();
 }
 

@@ -197,7 +197,7 @@ impl Choice {
     fn selection(&self, tables: &[String], trained: bool) -> Result<Selection> {
         let tables: Vec<PaperTable> = tables
             .iter()
-            .map(|text| text.parse().map_err(|error: Error| error.of_flag("--table")))
+            .map(|text| text.parse().map_err(|error: Error| error.about("--table")))
             .collect::<Result<_>>()?;
         Ok(Selection {
             tables: if tables.is_empty() { PaperTable::ALL.to_vec() } else { tables },
@@ -324,7 +324,7 @@ fn all(study: &Study, rows: &[Row], compute: &Compute, quiet: bool) -> Result<Ve
     let count = failed.len();
     match failed.into_iter().next() {
         None => Ok(results),
-        Some((id, error)) if count == 1 => Err(error.of_flag(&id)),
+        Some((id, error)) if count == 1 => Err(error.about(&id)),
         Some((id, error)) => {
             let message = format!("{count} of {} rows could not be made; the first is {id}: {error}", rows.len());
             Err(Error::new(error.kind(), message, error.hint().map(str::to_owned)))

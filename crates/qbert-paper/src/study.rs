@@ -17,9 +17,7 @@ use qbert_train::trainer::Settings;
 
 use super::result::{Bits, PaperMib, RowResult, RowSettings, Source, io, paper_sizes};
 use super::rows::{HEADLINE_COMPRESSION, HEADLINE_METHOD, Row, Selection, Table, Treatment};
-use qbert_pipeline::hashes;
-use qbert_pipeline::hashes::sha256;
-use qbert_pipeline::packing::weights_hash;
+use qbert_pipeline::hashes::{self, sha256};
 use qbert_pipeline::{Error, ErrorKind, Result};
 
 /// What is studied.
@@ -109,7 +107,7 @@ impl Study {
             ranking = Some(Ranking::new(&measured.layers, Metric::Omega)?);
             sensitivity = Some(source(&measured.path)?);
         }
-        let model = Source { name: name_of(&experiment.model), sha256: weights_hash(&experiment.model)? };
+        let model = Source { name: name_of(&experiment.model), sha256: hashes::weights(&experiment.model)? };
         Ok(Self {
             layers: config.layers,
             parameters: layout.len(),

@@ -1,4 +1,8 @@
-//! What identifies files: their sha256, by content only, so that a directory can be moved.
+//! What identifies files and models: sha256 of the content alone, so that a directory can be moved.
+//!
+//! A run's record knows a model by [`model`]: everything that decides what it computes. A packed file names the weights it
+//! was made from by [`weights`]. Training and analysis know a model by the values in memory instead
+//! ([`qbert_train::sensitivity::model_hash`]).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -6,6 +10,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use qbert_model::TokenizerFiles;
+use qbert_train::qat::files as quantized;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
@@ -24,6 +29,9 @@ pub fn sha256(mut reader: impl Read) -> std::io::Result<String> {
 }
 
 /// The sha256 of a file.
+///
+/// # Errors
+/// A file that cannot be read.
 pub fn file(path: &Path) -> Result<String> {
     let failed = |source| Error::from(qbert_model::Error::Io { path: path.to_owned(), action: "read", source });
     sha256(File::open(path).map_err(failed)?).map_err(failed)
@@ -34,8 +42,8 @@ pub fn text(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Files of a checkpoint directory that decide what the model computes, in the order of their names.
-fn model_files(directory: &Path) -> Result<Vec<PathBuf>> {
+/// The files of a directory whose names are wanted, in the order of their names.
+fn files_named(directory: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, PathBuf)>> {
     let failed = |source| {
         let (path, action) = (directory.to_owned(), "list the directory");
         Error::from(qbert_model::Error::Io { path, action, source })
@@ -44,24 +52,82 @@ fn model_files(directory: &Path) -> Result<Vec<PathBuf>> {
     for entry in std::fs::read_dir(directory).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let weights = name.starts_with("model") && (name.ends_with(".safetensors") || name.ends_with(".index.json"));
-        let of_quantization = ["plan.toml", "ranges.safetensors", "activations.json"].contains(&name.as_str());
-        if weights || of_quantization || name == "config.json" || TokenizerFiles::NAMES.contains(&name.as_str()) {
-            files.push(path);
+        if wanted(&name) {
+            files.push((name, path));
         }
     }
     files.sort();
     Ok(files)
 }
 
+/// Whether a checkpoint's file of this name holds weights.
+fn is_weights(name: &str) -> bool {
+    name.starts_with("model") && name.ends_with(".safetensors")
+}
+
 /// One hash of everything in a checkpoint directory that decides what the model computes.
+///
+/// # Errors
+/// A directory or file that cannot be read.
 pub fn model(directory: &Path) -> Result<String> {
+    let of_quantization = [quantized::PLAN, quantized::RANGES, quantized::ACTIVATIONS];
+    let files = files_named(directory, |name| {
+        let index = name.starts_with("model") && name.ends_with(".index.json");
+        let tokenizer = TokenizerFiles::NAMES.contains(&name);
+        is_weights(name) || index || of_quantization.contains(&name) || name == "config.json" || tokenizer
+    })?;
     let mut lines = String::new();
-    for path in model_files(directory)? {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for (name, path) in files {
         lines += &format!("{} {name}\n", file(&path)?);
     }
     Ok(text(&lines))
+}
+
+/// The sha256 of a checkpoint's weight files, one after the other in the order of their names.
+///
+/// # Errors
+/// A directory or file that cannot be read.
+pub fn weights(directory: &Path) -> Result<String> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        |source| Error::from(qbert_model::Error::Io { path, action: "read", source })
+    };
+    let mut all: Box<dyn Read> = Box::new(std::io::empty());
+    for (_, path) in files_named(directory, is_weights)? {
+        all = Box::new(all.chain(File::open(&path).map_err(failed(&path))?));
+    }
+    sha256(all).map_err(failed(directory))
+}
+
+/// The hashes of a job's models, each computed once.
+#[derive(Debug, Default)]
+pub struct ModelHashes {
+    known: BTreeMap<PathBuf, String>,
+}
+
+impl ModelHashes {
+    /// The hash of the model in a directory, as [`model`] computes it.
+    ///
+    /// # Errors
+    /// As [`model`].
+    pub fn of(&mut self, directory: &Path) -> Result<String> {
+        if let Some(known) = self.known.get(directory) {
+            return Ok(known.clone());
+        }
+        let found = model(directory)?;
+        self.known.insert(directory.to_owned(), found.clone());
+        Ok(found)
+    }
+
+    /// Takes a hash that is known already.
+    pub fn insert(&mut self, directory: &Path, hash: &str) {
+        self.known.insert(directory.to_owned(), hash.to_owned());
+    }
+
+    /// Forgets a directory whose files are about to change.
+    pub fn forget(&mut self, directory: &Path) {
+        self.known.remove(directory);
+    }
 }
 
 /// Hashes of some files of a run, by their names relative to its directory.
@@ -87,6 +153,19 @@ mod tests {
         let one = make("one", "{}", "a log");
         assert_eq!(one, make("two", "{}", "another log"), "the log decides nothing");
         assert_ne!(one, make("three", "{ }", "a log"));
+    }
+
+    #[test]
+    fn a_model_is_hashed_once_until_its_files_change() {
+        let home = tempfile::tempdir().unwrap();
+        let write = |text: &str| std::fs::write(home.path().join("config.json"), text).unwrap();
+        write("{}");
+        let mut hashes = ModelHashes::default();
+        let before = hashes.of(home.path()).unwrap();
+        write("{ }");
+        assert_eq!(hashes.of(home.path()).unwrap(), before);
+        hashes.forget(home.path());
+        assert_ne!(hashes.of(home.path()).unwrap(), before);
     }
 
     #[test]

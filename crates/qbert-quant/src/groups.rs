@@ -23,6 +23,17 @@ pub enum GroupSpec {
     PerNeuron,
 }
 
+impl GroupSpec {
+    /// The paper's usual number of groups.
+    pub const DEFAULT_COUNT: usize = 128;
+
+    /// The default grouping of matrices with at least `neurons` output neurons: [`Self::DEFAULT_COUNT`] groups, or one
+    /// per neuron in a model that is too small for that.
+    pub fn default_for(neurons: usize) -> Self {
+        Self::Count(Self::DEFAULT_COUNT.min(neurons))
+    }
+}
+
 impl fmt::Display for GroupSpec {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! How far the attention of two models is apart, per head and layer (paper, §5.2, Fig. 5).
+//! How far the attention of two models diverges, per head and layer (paper, §5.2, Fig. 5).
 //!
 //! For every token the probabilities with which it attends to the others are a distribution; the divergence
 //! KL(first ‖ second) of the two models' distributions is averaged over all tokens of a sample of the data.
@@ -21,7 +21,7 @@ use crate::sensitivity::work::Sample;
 /// What the file calls itself.
 pub const FORMAT: &str = "qbert-attention-kl";
 
-/// What is compared.
+/// What to compare.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// The reference, normally the full-precision model.
@@ -30,22 +30,22 @@ pub struct Job {
     pub second: PathBuf,
     /// The task of both.
     pub task: Task,
-    /// The data whose tokens are averaged over.
+    /// The data whose tokens the divergence is averaged over.
     pub data: Vec<PathBuf>,
     /// How to read the files.
     pub read: ReadOptions,
     /// Longest sequence in tokens.
     pub max_len: usize,
-    /// What decides the numbers.
+    /// Sample and seed.
     pub settings: Settings,
 }
 
-/// What decides the numbers.
+/// The settings of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Share of the data.
     pub fraction: f64,
-    /// Sequences at the most; `None` for no limit, as in the paper.
+    /// Most sequences in the sample; `None` for no limit, as in the paper.
     pub max_examples: Option<usize>,
     /// Seed of the sample.
     pub seed: u64,
@@ -81,9 +81,9 @@ pub struct AttentionKl {
     pub models: [String; 2],
     /// Size and hash of the data.
     pub data: serde_json::Value,
-    /// How it was made.
+    /// The settings it was computed with.
     pub settings: Settings,
-    /// Sequences that were averaged over.
+    /// Sequences in the sample.
     pub examples: usize,
     /// Their tokens.
     pub tokens: usize,
@@ -106,7 +106,7 @@ impl<'a> Side<'a> {
 
     fn forward(&mut self, compute: &Compute, batch: &Batch) {
         let weights = self.loaded.model_weights(self.quantization.as_ref());
-        weights.answer(&self.loaded.bert, (compute, batch), &mut self.activations);
+        weights.answer(&self.loaded.bert, compute, batch, &mut self.activations);
     }
 
     fn hash(&self) -> String {
@@ -115,11 +115,11 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Compares two models; `watch` sees how many of the batches are done.
+/// Compares two models; `watch` gets the number of batches that are done, and of all.
 pub fn attention_kl(job: &Job, compute: &Compute, watch: &mut dyn FnMut(usize, usize)) -> Result<AttentionKl> {
     let settings = &job.settings;
     if !(settings.fraction > 0.0 && settings.fraction <= 1.0) {
-        let (name, value) = ("--fraction", settings.fraction.to_string());
+        let (name, value) = ("`attention.fraction`", settings.fraction.to_string());
         return Err(Error::Setting { name, value, rule: "it must be above 0 and at most 1" });
     }
     let open = |model: &Path| Loaded::open(model, job.task, &job.data, &job.read, job.max_len);

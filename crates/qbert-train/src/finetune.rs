@@ -158,7 +158,7 @@ pub(crate) fn prepare(options: &Finetune, max_dev: Option<usize>) -> Result<(Pre
 pub fn finetune(options: &Finetune, compute: &Compute, watch: &mut dyn Watch) -> Result<Outcome> {
     let Settings { epochs, steps, .. } = options.settings;
     if steps.unwrap_or(epochs) == 0 {
-        let (name, rule) = ("--epochs", "fine-tuning takes at least one; `qbert quantize --epochs 0` only calibrates");
+        let (name, rule) = ("`training.epochs`", "fine-tuning takes at least one; quantizing with 0 only calibrates");
         return Err(Error::Setting { name, value: "0".to_owned(), rule });
     }
     let (prepared, weights) = prepare(options, None)?;

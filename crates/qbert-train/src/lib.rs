@@ -5,7 +5,6 @@
 
 pub mod attention_kl;
 pub mod batch;
-pub mod bench;
 pub mod bert;
 mod error;
 pub mod evaluate;

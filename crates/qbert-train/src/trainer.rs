@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::evaluate::{self, Evaluation};
 use crate::features::Features;
 use crate::optimizer::{Optimizer, Schedule};
-use crate::qat::student::Student;
+use crate::qat::student::{StepOf, Student};
 use crate::qat::{ModelWeights, QuantizedPass, files};
 use crate::random::Stream;
 use crate::state::{self, Before, Position, difference};
@@ -112,7 +112,6 @@ pub struct Trainer<'a> {
     schedule: Schedule,
     /// Steps of a whole pass over the data.
     per_epoch: usize,
-    save_every: Duration,
     student: Option<Student>,
     /// The full-precision model's figure, where it was measured before.
     full_precision: Option<f64>,
@@ -169,7 +168,6 @@ impl<'a> Trainer<'a> {
             position,
             schedule,
             per_epoch,
-            save_every: SAVE_EVERY,
             student,
             full_precision: None,
             keeps_last: false,
@@ -177,11 +175,6 @@ impl<'a> Trainer<'a> {
         };
         trainer.open(resume)?;
         Ok(trainer)
-    }
-
-    /// Saves the state more or less often than once a minute.
-    pub fn set_save_every(&mut self, interval: Duration) {
-        self.save_every = interval;
     }
 
     /// Takes the full-precision model's dev figure as given, instead of measuring it again before quantizing.
@@ -305,7 +298,7 @@ impl<'a> Trainer<'a> {
                     self.save()?;
                     return Err(Error::Stopped { path: self.state_path() });
                 }
-                if saved.elapsed() >= self.save_every {
+                if saved.elapsed() >= SAVE_EVERY {
                     self.save()?;
                     saved = Instant::now();
                 }
@@ -342,8 +335,8 @@ impl<'a> Trainer<'a> {
             }
         };
         if let Some(student) = &mut self.student {
-            let calibration = (self.run.train, self.settings.batch);
-            student.calibrate(self.run.bert, self.compute, self.weights.values_mut(), calibration)?;
+            let Run { bert, train, .. } = &self.run;
+            student.calibrate(bert, self.compute, self.weights.values_mut(), train, self.settings.batch)?;
         }
         let quantized = self.evaluate()?;
         self.position.before = Some(Before { full_precision, post_training: quantized.value });
@@ -369,7 +362,8 @@ impl<'a> Trainer<'a> {
         // Every sequence (token, span) counts alike, though the last micro-batch may be smaller than the others.
         let terms: usize = batches.iter().map(|batch| batch.targets.terms()).sum();
         if let Some(student) = &mut self.student {
-            student.before_step(compute, self.weights.values(), (step, self.schedule.total), &batches)?;
+            let at = StepOf { step, total: self.schedule.total };
+            student.before_step(compute, self.weights.values(), at, &batches)?;
         }
         for (number, batch) in batches.iter().enumerate() {
             let mode =

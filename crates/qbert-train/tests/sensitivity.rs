@@ -311,5 +311,5 @@ fn a_landscape_bends_as_its_eigenvalues_say() {
     }
     let outside = landscape::Job { layers: vec![3], ..job };
     let error = landscapes(&outside, &compute(1), &mut |_, _, _| {}).unwrap_err().to_string();
-    assert!(error.starts_with("--layer is 3"), "{error}");
+    assert!(error.starts_with("`landscape.layers` is 3"), "{error}");
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use qbert_pipeline::Result;
-use qbert_pipeline::planning::{Made, Origin, short};
+use qbert_pipeline::planning::{NewPlan, Origin, short};
 use qbert_quant::size::mebibytes;
 use qbert_quant::{LayerPlan, Matrix, ModelShape, Plan, Site};
 
@@ -27,8 +27,8 @@ struct PaperMib {
 }
 
 impl Report {
-    pub(super) fn new(made: &Made, shape: &ModelShape) -> Result<Self> {
-        let Made { plan, origin } = made;
+    pub(super) fn new(new: &NewPlan, shape: &ModelShape) -> Result<Self> {
+        let NewPlan { plan, origin } = new;
         let paper = shape.paper_size(plan)?;
         let parameters: usize = shape.tensors.iter().map(|t| t.rows * t.cols + t.companions).sum();
         Ok(Self {

@@ -9,7 +9,7 @@ use qbert_train::sensitivity;
 
 use crate::assets::{Asset, cache_directory, fetch};
 use qbert_pipeline::Result;
-use qbert_pipeline::run::Job;
+use qbert_pipeline::run::{Job, JobData};
 
 /// The task of the snippets.
 pub(crate) const TASK: Task = Task::Sst2;
@@ -33,8 +33,8 @@ pub(crate) fn job(model: Option<(&str, &Path)>, out: &Path) -> Result<Job> {
         None => ("minilm", fetch(Asset::Minilm, &cache)?.path),
     };
     let data = fetch(Asset::Reviews, &cache)?.path;
-    let train = [data.join("train.tsv")];
-    let mut job = Job::new(name, &directory, TASK, (&train, &data.join("dev.tsv")), out);
+    let data = JobData { task: TASK, train: vec![data.join("train.tsv")], dev: data.join("dev.tsv") };
+    let mut job = Job::new(name, &directory, data, out);
     shorten(&mut job);
     Ok(job)
 }

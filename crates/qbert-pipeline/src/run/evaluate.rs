@@ -3,7 +3,7 @@
 
 use qbert_report::Changes;
 use qbert_runtime::{Session, SessionOptions};
-use qbert_train::finetune::{Evaluate, evaluate};
+use qbert_train::finetune::{Evaluate, Evaluated, evaluate};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -94,7 +94,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     let step = Step {
         stage: Stage::Evaluate,
         inputs: json!({
-            "model": hashes::model(&model)?,
+            "model": context.model_hash()?,
             "packed": hashes::file(&job.path(FILE_NAME))?,
             "speed": job.speed,
         }),
@@ -107,13 +107,10 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         let options = SessionOptions { threads: compute.threads().count(), max_len: None };
         let session = Session::open(job.path(FILE_NAME), options)?;
         let data = (job.dev.as_path(), &job.read);
-        let subject = Evaluate { model: &model, masters: true };
-        let full = evaluate(subject, job.task, data, job.max_len, compute, |done, total| {
-            watch.progress(done, total, "sequences in full precision");
-        })?;
         let packed = evaluate_packed(&session, job.task, data, job.max_len, |done, total| {
             watch.progress(done, total, "sequences with the packed model");
         })?;
+        let full = context.full_precision()?;
         let trained = Trained::read(job)?;
         let stages = vec![
             row(FULL, full_model, full.evaluation.value, json!(full.evaluation.details)),
@@ -130,10 +127,19 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         if job.speed {
             write_document(&job.path(speed::FILE), speed::FORMAT, &speed::measure(job, &model, &session, compute)?)?;
         }
-        let changes = Changes::between(changes::all(&full, &packed), KEPT);
+        let changes = Changes::between(changes::all(full, &packed), KEPT);
         write_document(&job.path(CHANGES), "qbert-changes", &changes)?;
         write_document(&job.path(METRICS), "qbert-metrics", &metrics)
     })
+}
+
+/// The model in full precision on the dev data.
+pub(super) fn full_precision(context: &mut Context<'_>) -> Result<Evaluated> {
+    let (job, model, watch) = (context.job, context.model(), &mut *context.watch);
+    let (subject, data) = (Evaluate { model: &model, masters: true }, (job.dev.as_path(), &job.read));
+    Ok(evaluate(subject, job.task, data, job.max_len, context.compute, |done, total| {
+        watch.progress(done, total, "sequences in full precision");
+    })?)
 }
 
 fn row(stage: &str, model: &str, value: f64, details: Value) -> StageMetrics {

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::context::{Context, Step};
-use super::{CHECKPOINT, Stage, hashes};
+use super::{CHECKPOINT, Stage};
 use crate::error::Result;
 use crate::packing::{FILE_NAME, Packing};
 
@@ -12,7 +12,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     let checkpoint = job.path(CHECKPOINT);
     let step = Step {
         stage: Stage::Pack,
-        inputs: json!({ "checkpoint": hashes::model(&checkpoint)? }),
+        inputs: json!({ "checkpoint": context.checkpoint_hash()? }),
         results: &[FILE_NAME],
         replaces: &[FILE_NAME],
     };

@@ -76,14 +76,14 @@ fn provenance(context: &Context<'_>, results: &Results) -> Result<Provenance> {
     add("Program", "version", env!("CARGO_PKG_VERSION").to_owned());
     add("Program", "kernels", context.compute.kernels().name().to_owned());
     add("Model", "name", job.model.clone());
-    add("Model", "sha256", hashes::model(&job.directory)?);
+    add("Model", "sha256", context.checked.model_hash.clone());
     for path in &job.train {
         add("Data", &summary::shown(path), format!("sha256 {}", hashes::file(path)?));
     }
     add("Data", "examples to learn from", context.checked.examples[0].to_string());
     add("Data", &summary::shown(&job.dev), format!("sha256 {}", hashes::file(&job.dev)?));
     add("Data", "examples to judge by", context.checked.examples[1].to_string());
-    let origin = match (&job.plan, results.plan_edited) {
+    let origin = match (&job.own_plan, results.plan_edited) {
         (_, true) => "edited by hand".to_owned(),
         (Some(path), _) => summary::shown(path),
         (None, false) if context.record().inputs(Stage::Plan).is_none() => "put there by hand".to_owned(),

@@ -65,7 +65,7 @@ impl Results {
         let trained = Trained::read(job)?;
         let packed = PackedModel::open(&job.path(FILE_NAME))?;
         let speed = if job.speed { Some(Measured::read(job)?) } else { None };
-        let given = job.plan.is_some() || context.record().inputs(Stage::Plan).is_none();
+        let given = job.own_plan.is_some() || context.record().inputs(Stage::Plan).is_none();
         let plan_edited = context.record().edited(&job.out, Stage::Plan)?;
         let mut method = method(packed.plan());
         if trained.epoch == 0 {

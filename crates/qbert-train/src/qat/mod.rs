@@ -177,46 +177,58 @@ impl Quantization {
         bert.forward_with(pass, integers, activations);
     }
 
-    /// Learns the ranges of activations from batches, without dropout; nothing where activations stay in f32.
+    /// Quantizes without training: finds the ranges of all weights, learns those of activations and, if asked to, rounds
+    /// the masters so that they compensate for each other's errors. Training starts from here, and a plan that is packed
+    /// without training stops here, so both give the same model.
     ///
     /// # Errors
-    /// A batch that does not fit the model, an activation that is no number.
-    pub fn calibrate(
-        &mut self,
-        bert: &Bert,
-        compute: &Compute,
-        batches: impl Iterator<Item = Result<Batch>>,
-    ) -> Result<()> {
+    /// Weights or activations that are not finite numbers; a batch that does not fit the model.
+    pub fn calibrate(&mut self, masters: &mut [f32], calibration: Calibration<'_>) -> Result<()> {
+        let Calibration { bert, compute, batches, compensate } = calibration;
+        self.fit(compute, masters)?;
+        self.learn_ranges(bert, compute, batches)?;
+        if compensate {
+            self.compensate(bert, compute, masters, batches)?;
+        }
+        Ok(())
+    }
+
+    /// Learns the ranges of activations from batches, without dropout. Does nothing if activations stay in f32.
+    ///
+    /// # Errors
+    /// A batch that does not fit the model, an activation that is not a finite number.
+    pub fn learn_ranges(&mut self, bert: &Bert, compute: &Compute, batches: &[Batch]) -> Result<()> {
         if self.activations.is_none() {
             return Ok(());
         }
         let mut activations = Activations::for_evaluation();
         for batch in batches {
-            let batch = batch?;
-            bert.check(&batch)?;
-            self.forward(bert, QuantizedPass { compute, batch: &batch, mode: Mode::Evaluate }, &mut activations)?;
+            bert.check(batch)?;
+            self.forward(bert, QuantizedPass { compute, batch, mode: Mode::Evaluate }, &mut activations)?;
         }
         Ok(())
     }
 
-    /// Rounds the masters anew so that what a matrix hands on changes least on these batches, and learns the ranges of
-    /// activations again ([`qbert_quant::compensate`]); nothing where activations stay in f32. To be called with ranges
-    /// found by [`Quantization::fit`] and [`Quantization::calibrate`].
+    /// Rounds the masters so that the output of every matrix changes least on these batches
+    /// ([`qbert_quant::compensate`]), then learns the ranges of activations again. Does nothing if activations stay in
+    /// f32. Needs the ranges that [`Quantization::fit`] and [`Quantization::learn_ranges`] found.
     ///
     /// # Errors
-    /// As [`Quantization::calibrate`].
+    /// As [`Quantization::learn_ranges`].
     pub fn compensate(&mut self, bert: &Bert, compute: &Compute, masters: &mut [f32], batches: &[Batch]) -> Result<()> {
         let Some(ranges) = self.ranges().cloned() else { return Ok(()) };
         let matrices: Vec<_> = self.weights.matrices().collect();
-        // Layers are rounded from below; until its turn comes, one has the weights that it is to stay close to.
+        // Layers are rounded from the bottom up. Until its turn comes, a layer computes with the weights that its
+        // rounded ones should stay close to.
         for rounded in &matrices {
             self.copy[rounded.span.clone()].copy_from_slice(&masters[rounded.span.clone()]);
         }
-        compensate::compensate(bert, compute, &matrices, (&ranges, batches), (masters, &mut self.copy))?;
+        let inputs = compensate::Inputs { bert, compute, ranges: &ranges, batches };
+        compensate::compensate(&inputs, &matrices, masters, &mut self.copy)?;
         self.compensated = true;
         self.quantize(compute, masters, None)?;
         self.activations = Some(RangeLearner::new(bert.config().layers, self.plan.activation().range));
-        self.calibrate(bert, compute, batches.iter().cloned().map(Ok))
+        self.learn_ranges(bert, compute, batches)
     }
 
     /// Takes masters that [`Quantization::compensate`] rounded back to what they were, as far as their codes stay, so that
@@ -233,6 +245,19 @@ impl Quantization {
     pub fn after_backward(&self, compute: &Compute, masters: &[f32], used: &UsedRows, gradients: &mut [f32]) {
         self.weights.straight_through(compute, masters, used, gradients);
     }
+}
+
+/// What [`Quantization::calibrate`] quantizes a model with.
+#[derive(Debug, Clone, Copy)]
+pub struct Calibration<'a> {
+    /// The model.
+    pub bert: &'a Bert,
+    /// Kernels and threads.
+    pub compute: &'a Compute,
+    /// Batches to learn the ranges of activations from. May be empty if activations stay in f32.
+    pub batches: &'a [Batch],
+    /// Whether to round weights so that they compensate for each other's errors on these batches.
+    pub compensate: bool,
 }
 
 /// A [`Pass`] without its weights, which the quantization has.
@@ -265,7 +290,7 @@ impl<'a> ModelWeights<'a> {
     }
 
     /// A forward pass without dropout that changes nothing.
-    pub fn answer(self, bert: &Bert, (compute, batch): (&Compute, &Batch), activations: &mut Activations) {
+    pub fn answer(self, bert: &Bert, compute: &Compute, batch: &Batch, activations: &mut Activations) {
         let mode = Mode::Evaluate;
         match self {
             Self::Full(weights) => bert.forward(compute, weights, batch, mode, activations),

@@ -7,14 +7,15 @@ use clap::Args;
 use qbert_kernels::Threads;
 use qbert_kernels::int::multiplier_name;
 use qbert_model::Config;
-use qbert_pipeline::packing::{Calibration, Packing, Widths, middle_layers, plan_by_widths};
+use qbert_pipeline::packing::{CalibrationData, Packing, PartWidths, middle_layers, plan_by_widths};
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_quant::RangeMethod;
 use qbert_runtime::{Scope, Session, SessionOptions, Tokens};
 use qbert_train::Batch;
 use qbert_train::random::Stream;
 
-use super::{compute, model, note};
+use super::classifier::peak_rss_mib;
+use crate::{compute, model, note};
 
 /// Runs before the first measured one.
 const WARM: usize = 2;
@@ -136,7 +137,7 @@ fn bytes(options: &Options, quiet: bool) -> Result<Vec<u8>> {
     let layers = options.bits.first().copied().unwrap_or(2);
     let middle = if options.bits.is_empty() { Some(3) } else { options.bits.get(1).copied() };
     let full = layers == 32;
-    let widths = Widths {
+    let widths = PartWidths {
         layers,
         middle_layers: middle,
         word_embedding: if full { 32 } else { 4 },
@@ -150,7 +151,7 @@ fn bytes(options: &Options, quiet: bool) -> Result<Vec<u8>> {
     let plan = plan_by_widths(&config, &widths)?;
     let (ids, offsets) = tokens(&config, 8, config.max_positions.min(64));
     let batch = Batch { segments: vec![0; ids.len()], input_ids: ids, offsets, ..Batch::new() };
-    let data = Calibration::Batches(std::slice::from_ref(&batch));
+    let data = CalibrationData::Batches(std::slice::from_ref(&batch));
     let packing = Packing::by_plan(&directory, plan, Some(data), &compute(Some(Threads::available()))?)?;
     packing.bytes(&options.model)
 }
@@ -202,7 +203,7 @@ fn measure(
         bits: widths(session),
         first_token_only: options.first_token_only,
         file_bytes: session.model().file_len(),
-        peak_rss_mib: qbert_train::bench::peak_rss_mib(),
+        peak_rss_mib: peak_rss_mib(),
     })
 }
 
