@@ -117,8 +117,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let job = Quantize { job: training.job(recipe, options.resume, quiet)?, plan, settings };
     let compute = compute(training.threads)?;
     let outcome = quantize(&job, &compute, &mut Progress::new("quantize", quiet).stoppable())?;
-    let mut packing = Packing::quantized(training.out())?.for_task(job.job.task.name());
-    packing.note("command", &stop::command());
+    let packing = Packing::trained(training.out(), job.job.task, &stop::command())?;
     packing.write(&training.out().join(packing::FILE_NAME))?;
     Ok(if training.json { json(&outcome) } else { text(options, &outcome) })
 }

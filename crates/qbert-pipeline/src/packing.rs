@@ -12,7 +12,7 @@ use qbert_model::{Checkpoint, Config, Parameters, site_tensor};
 use qbert_quant::{
     ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix, RangeMethod, Site, SitePlan,
 };
-use qbert_tasks::Tokenizer;
+use qbert_tasks::{Task, Tokenizer};
 use qbert_train::batch::Batch;
 use qbert_train::bert::{ActivationTensor, Bert};
 use qbert_train::features::Features;
@@ -144,6 +144,16 @@ impl Packing {
         let name = checkpoint.directory().file_name().map_or(".".into(), |name| name.to_string_lossy());
         packing.note("source", &name);
         packing.note("sha256", &hashes::weights(checkpoint.directory())?);
+        Ok(packing)
+    }
+
+    /// A quantized checkpoint for a task, made by this command.
+    ///
+    /// # Errors
+    /// As [`Packing::quantized`].
+    pub fn trained(directory: &Path, task: Task, command: &str) -> Result<Self> {
+        let mut packing = Self::quantized(directory)?.for_task(task.name());
+        packing.note("command", command);
         Ok(packing)
     }
 

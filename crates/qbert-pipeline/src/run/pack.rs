@@ -17,9 +17,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         replaces: &[FILE_NAME],
     };
     context.perform(step, |_| {
-        let mut packing = Packing::quantized(&checkpoint)?.for_task(job.task.name());
-        packing.note("command", &job.command);
-        packing.write(&job.path(FILE_NAME))?;
+        Packing::trained(&checkpoint, job.task, &job.command)?.write(&job.path(FILE_NAME))?;
         Ok(())
     })
 }
