@@ -13,7 +13,7 @@ use qbert_pipeline::Result;
 
 use super::{compute, model};
 
-/// Measure speed on a quiet machine.
+/// Measure speed. Use a machine that does nothing else.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     #[command(subcommand)]
@@ -40,7 +40,7 @@ struct Train {
     /// SST-2's train.tsv, for the second measurement.
     #[arg(long, value_name = "FILE")]
     sst2: Option<PathBuf>,
-    /// Threads; as many as there are cores if not given.
+    /// Threads [default: one per core].
     #[arg(long)]
     threads: Option<usize>,
     /// Print one JSON line per measurement.
@@ -60,7 +60,7 @@ struct Hvp {
     /// SST-2's train.tsv.
     #[arg(long, value_name = "FILE")]
     sst2: PathBuf,
-    /// Threads; as many as there are cores if not given.
+    /// Threads [default: one per core].
     #[arg(long)]
     threads: Option<usize>,
     /// Print one JSON line per measurement.

@@ -15,7 +15,7 @@ use super::describe::Described;
 use super::table::{Table, size};
 use super::{inspect_packed, json, model};
 
-/// Show what a checkpoint or a packed model is; everything in it is read and checked on the way.
+/// Show what a checkpoint or a packed model holds, and check all of it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -56,7 +56,7 @@ struct Report {
     sizes: Vec<Size>,
 }
 
-/// What one uniform width would give.
+/// The sizes at one width for all layers.
 #[derive(Debug, serde::Serialize)]
 struct Size {
     bits: u8,

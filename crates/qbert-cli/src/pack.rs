@@ -1,4 +1,4 @@
-//! `qbert pack`: a checkpoint in, one file that predicts out.
+//! `qbert pack`: a checkpoint in, one file for predictions out.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ pub(crate) struct Options {
     /// How ranges of weights are found: `mse`, `min-max` or `percentile:99.9` [default: mse].
     #[arg(long, requires = "bits")]
     range: Option<String>,
-    /// Width of activations: 8, or 32 for none; instead of what the plan says.
+    /// Width of activations, instead of the plan's: 8, or 32 for f32.
     #[arg(long, value_name = "N")]
     activation_bits: Option<u32>,
     /// File to learn activation ranges from.
@@ -53,7 +53,7 @@ pub(crate) struct Options {
     calibrate: Option<PathBuf>,
     #[command(flatten)]
     reading: Reading,
-    /// Threads; as many as there are cores if not given.
+    /// Threads [default: one per core].
     #[arg(long, help_heading = "Run")]
     threads: Option<usize>,
     /// Print the result as JSON.
@@ -96,7 +96,7 @@ fn text_of(packed: &Packed) -> String {
     format!("{}: {now:.2} MB, {:.1} times smaller than {before:.1} MB in f32\n", packed.file, before / now)
 }
 
-/// The plan that was given; `None` where none was.
+/// The plan from the flags; `None` if there is none.
 fn plan(options: &Options, directory: &Path) -> Result<Option<Plan>> {
     let activation = |plan: Plan| -> Result<Plan> {
         let Some(bits) = options.activation_bits else { return Ok(plan) };
@@ -110,7 +110,7 @@ fn plan(options: &Options, directory: &Path) -> Result<Option<Plan>> {
     let Some(&layers) = options.bits.first() else {
         if options.activation_bits.is_some() {
             let message = "--activation-bits without --plan or --bits";
-            let hint = "say what becomes of the weights, too".to_owned();
+            let hint = "add one of them: it decides the widths of the weights".to_owned();
             return Err(Error::new(ErrorKind::BadInput, message, hint));
         }
         return Ok(None);

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
 
 mod common;
+#[path = "common/quantize_sites.rs"]
+mod quantize_sites;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,14 +13,13 @@ use std::sync::Arc;
 
 use common::{CONFIG, Model, value_at};
 use proptest::prelude::*;
-use qbert_model::packed::{
-    LayerActivations, PackedContents, PackedSite, PackedTokenizer, packed_bytes, quantize_sites, write_packed,
-};
+use qbert_model::packed::{LayerActivations, PackedContents, PackedSite, PackedTokenizer, packed_bytes, write_packed};
 use qbert_model::{Checkpoint, Config, Head, Layout, PackedModel, Parameters, site_tensor};
 use qbert_quant::{
     ActivationParams, ActivationPlan, BitWidth, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix,
     RangeMethod, Site, SitePlan,
 };
+use quantize_sites::quantize_sites;
 use serde_json::{Value, json};
 
 /// Everything a packed model is made of, for the tiny BERT.
@@ -58,7 +59,7 @@ impl Parts {
         let table = |width| SitePlan { bits: bits(width), groups: GroupSpec::Count(4), range: RangeMethod::MinMax };
         let plan = plan.with_embedding(EmbeddingPlan { word: table(4), position: table(3), token_type: table(32) });
         let parameters = Parameters::new(layout, values);
-        let sites = quantize_sites(&config, &parameters, &plan).unwrap();
+        let sites = quantize_sites(&config, &parameters, &plan);
         let params = |seed: u8| ActivationParams::new(0.01 * f32::from(seed + 1), 17 * seed).unwrap();
         let activations =
             (0..2).map(|layer| LayerActivations::from_array(std::array::from_fn(|i| params(7 * layer + i as u8))));
@@ -456,7 +457,7 @@ fn a_real_model_is_small() {
     }
     let table = |width| SitePlan { bits: bits(width), groups, range: RangeMethod::MinMax };
     let plan = plan.with_embedding(EmbeddingPlan { word: table(4), position: table(8), token_type: table(8) });
-    let sites = quantize_sites(config, &parameters, &plan).unwrap();
+    let sites = quantize_sites(config, &parameters, &plan);
     let activations = vec![LayerActivations::from_array([ActivationParams::new(0.02, 128).unwrap(); 7]); config.layers];
     let vocabulary = checkpoint.tokenizer_files().get("vocab.txt").unwrap();
     let contents = PackedContents {

@@ -118,7 +118,7 @@ fn kill_at(command: &mut Command, directory: &Path, lines: usize, signal: &str) 
             let output = child.wait_with_output().unwrap();
             if signal == "-INT" && !output.status.success() {
                 assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
-                assert!(stderr(&output).contains("to go on: qbert-paper reproduce"), "{}", stderr(&output));
+                assert!(stderr(&output).contains("to continue: qbert-paper reproduce"), "{}", stderr(&output));
             }
             return true;
         }

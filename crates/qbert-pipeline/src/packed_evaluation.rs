@@ -1,4 +1,4 @@
-//! A packed model on a data set: the runtime's scores, the training engine's decoding and metrics.
+//! Evaluates a packed model on a data set: scores from the runtime, decoding and metrics as for a checkpoint.
 
 use std::path::Path;
 
@@ -11,14 +11,15 @@ use qbert_train::loading::DataReader;
 
 use crate::Result;
 
-/// Evaluates a packed model on a data file, as [`qbert_train::finetune::evaluate`] does a checkpoint.
+/// Evaluates a packed model on a data file, as [`qbert_train::finetune::evaluate`] evaluates a checkpoint.
 ///
 /// # Errors
-/// A model for another task or with other labels; whatever is wrong with the data.
+/// A model for another task or with other labels; a problem with the data.
 pub fn evaluate_packed(
     session: &Session,
     task: Task,
-    (data, reading): (&Path, &ReadOptions),
+    data: &Path,
+    reading: &ReadOptions,
     max_len: usize,
     progress: impl FnMut(usize, usize),
 ) -> Result<Evaluated> {

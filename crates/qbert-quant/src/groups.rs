@@ -159,6 +159,12 @@ mod tests {
     }
 
     #[test]
+    fn a_small_model_has_one_group_per_neuron_by_default() {
+        assert_eq!(GroupSpec::default_for(768), GroupSpec::Count(128));
+        assert_eq!(GroupSpec::default_for(48), GroupSpec::Count(48));
+    }
+
+    #[test]
     fn the_first_groups_are_the_larger_ones() {
         let spans: Vec<_> = Groups::new(10, 4).unwrap().iter().collect();
         assert_eq!(spans, [0..3, 3..6, 6..8, 8..10]);

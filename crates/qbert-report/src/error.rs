@@ -87,7 +87,7 @@ impl Error {
             Self::Read { .. } => None,
             Self::Json { .. } => Some("the file is damaged or was edited: make it again".to_owned()),
             Self::Line { .. } => {
-                Some("an interrupted run may leave half a line: continue it with --resume, or delete the line".to_owned())
+                Some("an interrupted run may leave half a line: resume the run, or delete the line".to_owned())
             }
             Self::Format { expected, .. } => Some(format!("files of format {expected} are written by this program only")),
             Self::Version { .. } => Some("update the program".to_owned()),

@@ -179,7 +179,7 @@ impl Plane<'_> {
             for ((layer, method), product) in methods.iter().zip(&mut products) {
                 wanted.extend(method.vector().map(|vector| Wanted { layer: *layer, vector, product }));
             }
-            self.sample.products((self.loaded, self.compute), &mut pass, 0, &mut wanted)?;
+            self.sample.products(self.loaded, self.compute, &mut pass, 0, &mut wanted)?;
             for ((_, method), product) in methods.iter_mut().zip(&products) {
                 if method.vector().is_some() {
                     method.advance(product);

@@ -102,7 +102,7 @@ fn another_run_is_never_overwritten_or_continued_by_mistake() {
     let run = || finetune(&job, &compute(1), &mut observer).map(|_| ());
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
     let again = finetune(&job, &compute(1), &mut Observer::default()).unwrap_err();
-    assert!(again.to_string().contains("holds a run already"), "{again}");
+    assert!(again.to_string().contains("already holds a run"), "{again}");
     job.resume = true;
     job.settings.optimizer.learning_rate = 1e-3;
     let other = finetune(&job, &compute(1), &mut Observer::default()).unwrap_err();

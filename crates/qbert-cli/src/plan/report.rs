@@ -1,4 +1,4 @@
-//! What is said of a plan: on the terminal and as JSON.
+//! How a plan is shown: on the terminal and as JSON.
 
 use std::fmt::Write as _;
 
@@ -54,7 +54,7 @@ impl Report {
             let _ = writeln!(text, "{}\n", sensitive.lines().join("\n"));
         }
         let PaperMib { total, encoder, embedding } = self.paper_mib;
-        // One unit is said once.
+        // A unit that all share is shown once.
         let is_mixed = [encoder, embedding].into_iter().any(is_small);
         let part = |mib: f64| if is_mixed { size(mib) } else { format!("{mib:.1}") };
         let (total, encoder, embedding) = (size(total), part(encoder), part(embedding));
@@ -66,7 +66,7 @@ impl Report {
         text
     }
 
-    /// A row for each layer, with its sensitivity where that is known.
+    /// A row for each layer, with its sensitivity if it is known.
     fn table(&self, plan: &Plan) -> Table {
         let bits = |layer: &LayerPlan| Matrix::ALL.map(|matrix| layer.get(matrix).bits.to_string());
         let header = ["", "query", "key", "value", "attention out", "intermediate", "output"];

@@ -23,7 +23,7 @@ use crate::config::{Config, Head};
 use crate::error::Result;
 use crate::layout::Layout;
 
-pub use write::{PackedContents, packed_bytes, quantize_sites, write_packed};
+pub use write::{PackedContents, packed_bytes, write_packed};
 
 /// The version of the format that is written, and the only one that is read.
 pub const VERSION: u32 = 1;

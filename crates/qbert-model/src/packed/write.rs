@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use qbert_kernels::int::{EmbeddingRows, LayoutError, pack};
-use qbert_quant::{BitWidth, Layout as MatrixLayout, Plan, Precision, QuantParams, QuantizedMatrix, Scratch, Site};
+use qbert_quant::{BitWidth, Layout as MatrixLayout, Plan, Precision, QuantizedMatrix, Site};
 
 use super::header::{self, Kind, NewTensor};
 use super::{LayerActivations, PackedTokenizer, VERSION};
@@ -36,31 +36,6 @@ pub struct PackedContents<'a> {
     pub tokenizer: PackedTokenizer<'a>,
     /// Where the model comes from, for people and for reports.
     pub provenance: &'a BTreeMap<String, String>,
-}
-
-/// Quantizes every site that the plan quantizes, with ranges found as the plan says: packing without training.
-///
-/// # Errors
-/// When the plan is for another model, or a weight cannot be quantized.
-pub fn quantize_sites(
-    config: &Config,
-    parameters: &Parameters,
-    plan: &Plan,
-) -> Result<BTreeMap<Site, QuantizedMatrix>> {
-    plan.check_layers(config.layers)?;
-    let mut scratch = Scratch::default();
-    let mut sites = BTreeMap::new();
-    for tensor in config.shape(None).tensors {
-        let site_plan = plan.site(tensor.site)?;
-        let Precision::Bits(bits) = site_plan.bits else { continue };
-        let at_site = |source| qbert_quant::Error::AtSite { site: tensor.site, source: Box::new(source) };
-        let layout = MatrixLayout::resolve(tensor.rows, tensor.cols, tensor.axis, site_plan.groups, config.heads);
-        let values = parameters.named(&site_tensor(tensor.site)).unwrap_or_default();
-        let params = layout.and_then(|layout| QuantParams::fit(values, layout, bits, site_plan.range, &mut scratch));
-        let matrix = params.and_then(|params| QuantizedMatrix::quantize(values, &params)).map_err(at_site)?;
-        sites.insert(tensor.site, matrix);
-    }
-    Ok(sites)
 }
 
 /// Writes a packed model; an old file stays until the new one is complete and on the disk. Returns its bytes.

@@ -1,4 +1,4 @@
-//! How sensitive each layer is: `sensitivity.json`, as `qbert analyze` writes it.
+//! The sensitivity of each layer: `sensitivity.json`, as `qbert analyze` writes it.
 
 use std::ops::ControlFlow;
 
@@ -9,7 +9,7 @@ use super::context::{Context, Step};
 use super::{Job, Stage};
 use crate::error::Result;
 
-/// What an unfinished analysis leaves.
+/// The state of an unfinished analysis.
 const STATE: &str = "analysis.safetensors";
 
 /// Whether the plan depends on sensitivities.

@@ -10,7 +10,7 @@ use super::context::Context;
 use super::summary::{Results, is_quantized};
 use crate::packing::FILE_NAME;
 
-/// The hub's names of the kinds of work.
+/// The hub's names for the kinds of tasks.
 fn pipeline(kind: Kind) -> &'static str {
     match kind {
         Kind::Classify | Kind::Pair => "text-classification",
@@ -19,7 +19,7 @@ fn pipeline(kind: Kind) -> &'static str {
     }
 }
 
-/// The hub id of the model that it all began with, where that is known.
+/// The hub id of the original model, if it is known.
 fn base_model(job: &Job) -> Option<&str> {
     if job.model == "minilm" {
         return Some("sentence-transformers/all-MiniLM-L6-v2");
@@ -28,7 +28,7 @@ fn base_model(job: &Job) -> Option<&str> {
     is_id.then(|| job.model.split('@').next().unwrap_or(&job.model))
 }
 
-/// Text in quotation marks that YAML reads back as it is.
+/// Text quoted for YAML.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -21,6 +21,7 @@ pub(super) struct Checked {
     pub(super) identity: Value,
     /// The hash of the model that the job starts from.
     pub(super) model_hash: String,
+    pub(super) data: DataHashes,
     /// Why the model has to be fine-tuned; `None` where it has the task's head.
     pub(super) headless: Option<String>,
     /// What the plan should be like, with the defaults that follow from the model.
@@ -47,7 +48,9 @@ pub(super) fn check(job: &Job) -> Result<Checked> {
     length(job, &checkpoint, &tokenizer, dev)?;
     let labels = train.labels().cloned();
     let model_hash = hashes::model(&job.directory)?;
-    Ok(Checked { identity: identity(job, &model_hash)?, model_hash, headless, plan, examples, labels })
+    let data = DataHashes::of(job)?;
+    let identity = identity(job, &model_hash, &data);
+    Ok(Checked { identity, model_hash, data, headless, plan, examples, labels })
 }
 
 fn settings(job: &Job) -> Result<()> {
@@ -127,20 +130,33 @@ fn headless(job: &Job, checkpoint: &Checkpoint, train: &Dataset) -> Result<Optio
     Ok(if fits { None } else { others() })
 }
 
-fn identity(job: &Job, model_hash: &str) -> Result<Value> {
-    let train = job.train.iter().map(|path| hashes::file(path)).collect::<Result<Vec<_>>>()?;
+/// The hashes of a job's data files.
+#[derive(Debug)]
+pub(super) struct DataHashes {
+    pub(super) train: Vec<String>,
+    pub(super) dev: String,
+}
+
+impl DataHashes {
+    fn of(job: &Job) -> Result<Self> {
+        let train = job.train.iter().map(|path| hashes::file(path)).collect::<Result<_>>()?;
+        Ok(Self { train, dev: hashes::file(&job.dev)? })
+    }
+}
+
+fn identity(job: &Job, model_hash: &str, data: &DataHashes) -> Value {
     let labels = match &job.read.labels {
         LabelSource::TaskOrFound => Value::Null,
         LabelSource::Given(labels) => json!(labels.names()),
     };
-    Ok(json!({
+    json!({
         "task": job.task,
         "model": model_hash,
-        "train": train,
-        "dev": hashes::file(&job.dev)?,
+        "train": data.train,
+        "dev": data.dev,
         "columns": job.read.columns,
         "labels": labels,
         "format": job.read.format,
         "max_len": job.max_len,
-    }))
+    })
 }

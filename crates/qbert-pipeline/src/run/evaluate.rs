@@ -1,5 +1,5 @@
-//! What every model of the run reaches on the dev data: `metrics.json`; the answers that quantization changed:
-//! `changes.json`; how fast the packed model is: `speed.json`.
+//! The metrics of every model of the run on the dev data: `metrics.json`; the answers that quantization changed:
+//! `changes.json`; the speed of the packed model: `speed.json`.
 
 use qbert_report::Changes;
 use qbert_runtime::{Session, SessionOptions};
@@ -15,7 +15,7 @@ use crate::packing::FILE_NAME;
 
 /// The answers that changed most.
 pub(super) const CHANGES: &str = "changes.json";
-/// So many of them are kept.
+/// How many of them are kept.
 const KEPT: usize = 100;
 
 /// `metrics.json` of a run.
@@ -40,7 +40,7 @@ pub(super) struct StageMetrics {
     pub(super) details: Value,
 }
 
-/// The names of the stages, as the report knows them.
+/// The names of the stages in the report.
 pub(super) const FULL: &str = "full precision";
 pub(super) const NOT_TRAINED: &str = "quantized, not trained";
 pub(super) const TRAINED: &str = "quantized";
@@ -58,11 +58,11 @@ impl RunMetrics {
 }
 
 fn damaged(path: &std::path::Path, error: &dyn std::fmt::Display) -> Error {
-    let hint = "delete it: the same command makes it again".to_owned();
+    let hint = "delete it: the same command writes it again".to_owned();
     Error::new(ErrorKind::BadInput, format!("{}: not the metrics of a run: {error}", path.display()), hint)
 }
 
-/// `metrics.json` of the quantized checkpoint, as far as it is needed here.
+/// The fields of the quantized checkpoint's `metrics.json` that are needed here.
 #[derive(Debug, Deserialize)]
 pub(super) struct Trained {
     pub(super) dev: TrainedDev,
@@ -106,8 +106,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         let (compute, watch) = (context.compute, &mut *context.watch);
         let options = SessionOptions { threads: compute.threads().count(), max_len: None };
         let session = Session::open(job.path(FILE_NAME), options)?;
-        let data = (job.dev.as_path(), &job.read);
-        let packed = evaluate_packed(&session, job.task, data, job.max_len, |done, total| {
+        let packed = evaluate_packed(&session, job.task, &job.dev, &job.read, job.max_len, |done, total| {
             watch.progress(done, total, "sequences with the packed model");
         })?;
         let full = context.full_precision()?;

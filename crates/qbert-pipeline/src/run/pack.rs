@@ -1,4 +1,4 @@
-//! One file with everything a prediction needs: `model.qbert`, as `qbert pack` writes it.
+//! One file with everything that predictions need: `model.qbert`, as `qbert pack` writes it.
 
 use serde_json::json;
 

@@ -1,7 +1,7 @@
 //! `run.json`: what the run is of, and what every stage was made from.
 //!
-//! A stage is written down twice: when it begins (with its inputs: from then on everything in its place belongs to them)
-//! and when it is done (with hashes of its results). What is between is in progress, and goes on.
+//! A stage is recorded twice: when it starts, with its inputs, to which all of its files belong from then on; and when it is
+//! done, with hashes of its results. In between it is in progress and can be continued.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,18 +35,18 @@ struct Entry {
 /// Where a stage stands with the inputs it would have now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum StageStatus {
-    /// It was never begun.
+    /// It was never started.
     New,
-    /// It was begun with these inputs.
+    /// It was started with these inputs.
     Begun,
     /// It is done with these inputs, and its results are there.
     Done {
-        /// Whether a result was changed since.
+        /// Whether a result has changed since.
         edited: bool,
     },
-    /// It is done with these inputs, but a result is gone.
+    /// It is done with these inputs, but a result is missing.
     Missing(String),
-    /// It was begun or done with other inputs; the first that differs.
+    /// It was started or done with other inputs; the first that differs.
     Other(String),
 }
 
@@ -55,7 +55,7 @@ impl Record {
         Self { format: FORMAT.to_owned(), version: 1, run, stages: BTreeMap::new() }
     }
 
-    /// Reads the file of a directory; `None` where there is none.
+    /// Reads the file of a directory; `None` if there is none.
     pub(super) fn read(out: &Path) -> Result<Option<Self>> {
         let path = out.join(RECORD);
         if !path.exists() {
@@ -92,7 +92,7 @@ impl Record {
         Ok(StageStatus::Done { edited: self.edited(out, stage)? })
     }
 
-    /// Whether a result of a stage that is done was changed since; one that is gone was not.
+    /// Whether a result of a finished stage has changed since. A missing one has not.
     pub(super) fn edited(&self, out: &Path, stage: Stage) -> Result<bool> {
         let results = self.stages.get(&stage).and_then(|entry| entry.results.as_ref());
         for (name, hash) in results.into_iter().flatten() {
@@ -104,7 +104,7 @@ impl Record {
         Ok(false)
     }
 
-    /// What a stage was last begun with.
+    /// The inputs that a stage was last started with.
     pub(super) fn inputs(&self, stage: Stage) -> Option<&Value> {
         self.stages.get(&stage).map(|entry| &entry.inputs)
     }

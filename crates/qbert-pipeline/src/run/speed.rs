@@ -1,5 +1,5 @@
-//! How fast the packed model is beside the same model in f32, in a few seconds: enough for an impression, not a benchmark
-//! (`qbert bench infer` is one). Both see the same batches of the dev data, in turns.
+//! The speed of the packed model compared with the same model in f32: a few seconds for an impression, not a benchmark like
+//! `qbert bench infer`. Both compute the same batches of the dev data in turns.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -22,9 +22,9 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) const FILE: &str = "speed.json";
 pub(super) const FORMAT: &str = "qbert-speed";
 
-/// Batches that are looked at.
+/// Batches to measure on.
 const BATCHES: usize = 4;
-/// Rounds go on until both limits are reached.
+/// Rounds continue until both limits are reached.
 const ROUNDS: usize = 3;
 const TIME: Duration = Duration::from_secs(2);
 
@@ -34,9 +34,9 @@ pub(super) struct Measured {
     /// In batches.
     #[serde(flatten)]
     pub(super) speed: Speed,
-    /// Milliseconds of one sequence of middling length on its own.
+    /// Milliseconds for one sequence of median length on its own.
     pub(super) alone_ms: BeforeAfter,
-    /// What to know about it.
+    /// How it was measured, for readers.
     pub(super) note: String,
 }
 
@@ -44,13 +44,13 @@ impl Measured {
     pub(super) fn read(job: &Job) -> Result<Self> {
         let path = job.path(FILE);
         serde_json::from_str(&read_text(&path)?).map_err(|error| {
-            let hint = "delete it: the same command makes it again".to_owned();
+            let hint = "delete it: the same command writes it again".to_owned();
             Error::new(ErrorKind::BadInput, format!("{}: {error}", path.display()), hint)
         })
     }
 }
 
-/// Measures both.
+/// Measures both models.
 pub(super) fn measure(job: &Job, model: &Path, session: &Session, compute: &Compute) -> Result<Measured> {
     let files = [job.dev.clone()];
     let loaded = Loaded::open(model, job.task, &files, &job.read, job.max_len)?;

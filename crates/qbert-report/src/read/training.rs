@@ -110,6 +110,6 @@ mod tests {
     fn a_broken_line_is_named() {
         let error = training("{\"step\":1}\n{\"step\":2,", "run/train.jsonl").unwrap_err();
         assert!(error.to_string().starts_with("run/train.jsonl:2: "), "{error}");
-        assert!(error.hint().unwrap().contains("--resume"));
+        assert!(error.hint().unwrap().contains("resume the run"));
     }
 }

@@ -1,4 +1,4 @@
-//! `sensitivity.json`: what an analysis found, for people, for `qbert plan` and for the report.
+//! `sensitivity.json`: the results of an analysis, for people, for planning and for the report.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::settings::{Method, Settings};
 use crate::error::{Error, Result};
 
-/// What the file calls itself.
+/// The `format` field of the file.
 pub const FORMAT: &str = "qbert-sensitivity";
 /// The version that this crate reads and writes.
 pub const VERSION: u32 = 1;
@@ -20,7 +20,7 @@ pub struct Found {
     pub run: usize,
     /// The layer, counted from 0.
     pub layer: usize,
-    /// The eigenvalue of largest size, with its sign.
+    /// The eigenvalue of largest magnitude, with its sign.
     pub eigenvalue: f64,
     /// There is an eigenvalue within this distance of it.
     pub residual: f64,
@@ -34,7 +34,7 @@ pub struct Found {
     pub trace: Option<f64>,
 }
 
-/// What a run looked at.
+/// The sample of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {
     /// The run, counted from 0.
@@ -67,7 +67,7 @@ pub struct Subject {
 pub struct LayerSensitivity {
     /// The layer, counted from 0.
     pub layer: usize,
-    /// The eigenvalue of largest size in every run.
+    /// The eigenvalue of largest magnitude in every run.
     pub eigenvalues: Vec<f64>,
     /// Their mean.
     pub mean: f64,
@@ -97,7 +97,7 @@ pub struct Sensitivity {
     /// What was analysed.
     #[serde(flatten)]
     pub subject: Subject,
-    /// How.
+    /// The settings.
     pub settings: Settings,
     /// Every layer, in order.
     pub layers: Vec<LayerSensitivity>,
@@ -107,12 +107,12 @@ pub struct Sensitivity {
     pub agreement_of_halves: Option<f64>,
     /// Every run.
     pub runs: Vec<RunInfo>,
-    /// What a reader should know before trusting the plan.
+    /// Warnings to read before trusting the plan.
     pub warnings: Vec<String>,
 }
 
 impl Sensitivity {
-    /// Sums up; `found` has every layer of every run.
+    /// Sums up the results of every layer of every run.
     pub(super) fn new(subject: Subject, settings: Settings, runs: Vec<RunInfo>, found: &[Found]) -> Self {
         let layers: Vec<LayerSensitivity> =
             (0..subject.layer_parameters.len()).map(|layer| summarize(layer, &subject, found)).collect();
@@ -276,7 +276,7 @@ fn negative_curvature(layer: &LayerSensitivity) -> Option<String> {
     })
 }
 
-/// What is neither a slope nor a valley.
+/// Layers that are neither clearly on a slope nor clearly in a valley.
 fn unclear_curvature(layers: &[LayerSensitivity]) -> Option<String> {
     let large = |layer: &LayerSensitivity| moments(&layer.lowest).0 < -LARGE_NEGATIVE * layer.mean;
     let unclear = layers.iter().filter(|layer| count_negative(layer) > 0 || large(layer));
@@ -292,7 +292,7 @@ fn unclear_curvature(layers: &[LayerSensitivity]) -> Option<String> {
     })
 }
 
-/// What a reader of the command line sees of a method.
+/// The method in words.
 impl std::fmt::Display for Method {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
