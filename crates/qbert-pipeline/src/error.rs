@@ -50,9 +50,9 @@ impl Error {
     /// The same error about one of a job's two trainings: `training.epochs` becomes `quantize.epochs`.
     #[must_use]
     pub(crate) fn of_training(mut self, part: &str) -> Self {
-        let renamed = |text: &str| text.replace("`training.", &format!("`{part}."));
-        self.message = renamed(&self.message);
-        self.hint = self.hint.as_deref().map(renamed);
+        let part = format!("`{part}.");
+        self.message = self.message.replace("`training.", &part);
+        self.hint = self.hint.map(|hint| hint.replace("`training.", &part));
         self
     }
 
