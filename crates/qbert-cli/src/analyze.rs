@@ -1,4 +1,4 @@
-//! `qbert analyze`: how sensitive every encoder layer is, by the top eigenvalue of its Hessian.
+//! `qbert analyze`: the sensitivity of every encoder layer, by the top eigenvalue of its Hessian.
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -46,13 +46,13 @@ pub(crate) struct Options {
     /// Join the parts of all shards: those given, or those in --out.
     #[arg(long, num_args = 0.., value_name = "FILE", help_heading = "Run", conflicts_with_all = ["model", "data"])]
     merge: Option<Vec<PathBuf>>,
-    /// Threads; as many as there are cores if not given.
+    /// Threads [default: one per core].
     #[arg(long, help_heading = "Run")]
     threads: Option<usize>,
     /// Continue an interrupted analysis.
     #[arg(long, help_heading = "Run")]
     resume: bool,
-    /// Print everything that was found as JSON.
+    /// Print all results as JSON.
     #[arg(long, help_heading = "Run")]
     json: bool,
 }
@@ -66,13 +66,13 @@ struct Protocol {
     /// Share of the data in a sample.
     #[arg(long, default_value_t = 0.1)]
     fraction: f64,
-    /// Sequences in a sample at the most, or `all` for no limit.
+    /// Most sequences in a sample, or `all` for no limit.
     #[arg(long, default_value = "256")]
     max_examples: String,
-    /// Products per eigenvalue at the most.
+    /// Most products per eigenvalue.
     #[arg(long, default_value_t = 50)]
     iterations: usize,
-    /// Relative error of an eigenvalue that is small enough.
+    /// Relative error of an eigenvalue at which the iteration stops.
     #[arg(long, default_value_t = 0.01)]
     tol: f64,
     /// power (the paper's Alg. 1) or lanczos (fewer products, both ends of the spectrum).

@@ -1,4 +1,4 @@
-//! `qbert attention-kl`: how far the attention of two models is apart, per head and layer.
+//! `qbert attention-kl`: how far the attention of two models diverges, per head and layer.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ The first model is the reference: KL(first || second), in nats, averaged over al
 pub(crate) struct Options {
     /// The reference: a checkpoint directory or hub id.
     first: String,
-    /// The model to be compared with it.
+    /// The model to compare with it.
     second: String,
     /// Data files.
     #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
@@ -37,16 +37,16 @@ pub(crate) struct Options {
     /// Share of the data to average over.
     #[arg(long, default_value_t = 0.1, help_heading = "Sample")]
     fraction: f64,
-    /// Sequences at the most, or `all` for no limit.
+    /// Most sequences, or `all` for no limit.
     #[arg(long, default_value = "2000", help_heading = "Sample")]
     max_examples: String,
     /// Seed of the sample.
     #[arg(long, default_value_t = 1, help_heading = "Sample")]
     seed: u64,
-    /// Threads; as many as there are cores if not given.
+    /// Threads [default: one per core].
     #[arg(long, help_heading = "Run")]
     threads: Option<usize>,
-    /// Print the result as JSON, too.
+    /// Also print the result as JSON.
     #[arg(long, help_heading = "Run")]
     json: bool,
 }

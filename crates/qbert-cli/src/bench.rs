@@ -1,14 +1,19 @@
-//! `qbert bench`: speed, one JSON line per measurement, in the fields of the peers' scripts.
+//! `qbert bench`: speed, one JSON line per measurement, in the fields that the compared programs' scripts print.
+
+mod classifier;
+mod hvp;
+mod infer;
+mod python_random;
+mod train;
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use qbert_pipeline::Result;
-use qbert_train::bench;
 
-use super::{bench_infer, compute, model};
+use super::{compute, model};
 
-/// Measure speed on a quiet machine.
+/// Measure speed. Use a machine that does nothing else.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     #[command(subcommand)]
@@ -19,7 +24,7 @@ pub(crate) struct Options {
 enum What {
     Train(Train),
     Hvp(Hvp),
-    Infer(bench_infer::Options),
+    Infer(infer::Options),
 }
 
 /// Forward and backward pass: 32 sequences of 64 tokens, and real SST-2 batches of 32.
@@ -35,7 +40,7 @@ struct Train {
     /// SST-2's train.tsv, for the second measurement.
     #[arg(long, value_name = "FILE")]
     sst2: Option<PathBuf>,
-    /// Threads; as many as there are cores if not given.
+    /// Threads [default: one per core].
     #[arg(long)]
     threads: Option<usize>,
     /// Print one JSON line per measurement.
@@ -55,7 +60,7 @@ struct Hvp {
     /// SST-2's train.tsv.
     #[arg(long, value_name = "FILE")]
     sst2: PathBuf,
-    /// Threads; as many as there are cores if not given.
+    /// Threads [default: one per core].
     #[arg(long)]
     threads: Option<usize>,
     /// Print one JSON line per measurement.
@@ -65,14 +70,14 @@ struct Hvp {
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let (found, json) = match &options.what {
-        What::Infer(given) => return bench_infer::run(given, quiet),
+        What::Infer(given) => return infer::run(given, quiet),
         What::Train(given) => {
             let directory = model::directory(&given.model, quiet)?;
-            (bench::train(&directory, given.sst2.as_deref(), &compute(given.threads)?)?, given.json)
+            (train::train(&directory, given.sst2.as_deref(), &compute(given.threads)?)?, given.json)
         }
         What::Hvp(given) => {
             let directory = model::directory(&given.model, quiet)?;
-            (bench::hvp(&directory, &given.sst2, &compute(given.threads)?)?, given.json)
+            (hvp::hvp(&directory, &given.sst2, &compute(given.threads)?)?, given.json)
         }
     };
     let mut text = String::new();

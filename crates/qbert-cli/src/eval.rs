@@ -1,5 +1,5 @@
-//! `qbert eval`: a model on a data file. A checkpoint is computed by the training engine, which multiplies integers where
-//! it is quantized; a packed model by the runtime. Data, metrics and predictions are the same.
+//! `qbert eval`: a model on a data file. Checkpoints run on the training engine, which multiplies integers if they are
+//! quantized; packed models run on the runtime. Data, metrics and predictions are the same.
 
 use std::path::{Path, PathBuf};
 
@@ -36,13 +36,13 @@ pub(crate) struct Options {
     data: PathBuf,
     #[command(flatten)]
     reading: Reading,
-    /// Of a quantized checkpoint, evaluate the f32 masters instead of the quantized model.
+    /// Evaluate the f32 masters of a quantized checkpoint instead of the quantized model.
     #[arg(long, help_heading = "Run")]
     masters: bool,
-    /// Write what the model answered to this file.
+    /// Write the model's predictions to this file.
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     predictions: Option<PathBuf>,
-    /// Threads; as many as there are cores if not given.
+    /// Threads [default: one per core].
     #[arg(long, help_heading = "Run")]
     threads: Option<usize>,
     /// Print all metrics as JSON.
@@ -73,7 +73,7 @@ fn checkpoint(options: &Options, quiet: bool) -> Result<(Evaluated, &'static str
         (false, false) => "full precision",
         (false, true) => {
             let message =
-                format!("--masters: {} is no quantized checkpoint, so it has no masters", directory.display());
+                format!("--masters: {} is not a quantized checkpoint, so it has no masters", directory.display());
             return Err(Error::new(ErrorKind::BadInput, message, "leave the flag out".to_owned()));
         }
     };

@@ -16,7 +16,7 @@ use super::describe::Described;
 use super::table::{Table, size};
 use super::{inspect_packed, json, model};
 
-/// Show what a checkpoint or a packed model is; everything in it is read and checked on the way.
+/// Show what a checkpoint or a packed model holds, and check all of it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -57,28 +57,25 @@ struct Report {
     sizes: Vec<Size>,
 }
 
-/// What one uniform width would give.
+/// The sizes at one width for all layers.
 #[derive(Debug, serde::Serialize)]
 struct Size {
     bits: u8,
-    groups: usize,
+    groups: GroupSpec,
     paper_total_mib: f64,
     paper_encoder_mib: f64,
     file_bytes: u64,
 }
-
-/// The paper's number of groups; a smaller model takes one group per neuron.
-const GROUPS: usize = 128;
 
 impl Report {
     fn new(checkpoint: &Checkpoint, parameters: usize, tokenizer_size: usize) -> Result<Self> {
         let config = checkpoint.config();
         let layout = checkpoint.layout();
         let shape = config.shape(Some(&layout));
-        let groups = GROUPS.min(config.hidden_size).min(config.intermediate_size);
+        let groups = GroupSpec::default_for(config.hidden_size.min(config.intermediate_size));
         let size = |bits: u8| -> Result<Size> {
             let width = Precision::Bits(BitWidth::new(bits)?);
-            let plan = Plan::uniform(config.layers, width, GroupSpec::Count(groups), RangeMethod::Mse);
+            let plan = Plan::uniform(config.layers, width, groups, RangeMethod::Mse);
             let paper = shape.paper_size(&plan)?;
             let (paper_total_mib, paper_encoder_mib) = (paper.total(), paper.without_embedding());
             let file_bytes = file_size(&shape, &plan)?.total();
@@ -117,7 +114,7 @@ impl Report {
                 format!("{:.1}x", self.f32_bytes as f64 / at.file_bytes as f64),
             ]);
         }
-        let groups = self.sizes.first().map_or(0, |size| size.groups);
+        let groups = self.sizes.first().map_or_else(String::new, |size| size.groups.to_string());
         let _ = write!(text, "\nwhat it could shrink to ({groups} groups, embedding and activations 8 bit)\n{table}");
         text
     }

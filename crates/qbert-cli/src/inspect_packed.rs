@@ -1,4 +1,4 @@
-//! `qbert inspect` of a packed model: plan, sizes per site, where it comes from, and that every byte is as it was written.
+//! `qbert inspect` for a packed model: plan, sizes per site, origin, and a check of all checksums.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use super::table::Table;
 struct Report {
     file: String,
     file_bytes: usize,
-    /// Every checksum was compared.
+    /// All checksums were compared.
     verified: bool,
     #[serde(flatten)]
     described: Described,
@@ -84,10 +84,8 @@ impl Report {
         let mut text = String::new();
         let (bytes, smaller) = (self.file_bytes, self.f32_bytes as f64 / self.file_bytes as f64);
         let _ = writeln!(text, "{}", self.file);
-        let _ = writeln!(
-            text,
-            "  file        {bytes} bytes, {smaller:.1} times smaller than in f32; every checksum is right"
-        );
+        let _ =
+            writeln!(text, "  file        {bytes} bytes, {smaller:.1} times smaller than in f32; all checksums match");
         text += &self.described.lines();
         if !self.task.is_empty() {
             let _ = writeln!(text, "  task        {}", self.task);
@@ -95,7 +93,7 @@ impl Report {
         let _ = writeln!(text, "  activations {} bits", self.activation_bits);
         for (key, value) in &self.provenance {
             let value = value.trim_end();
-            // The plan's text is told by the table.
+            // The table shows the plan.
             if !value.contains('\n') && !value.is_empty() {
                 let _ = writeln!(text, "  {key:<11} {value}");
             }

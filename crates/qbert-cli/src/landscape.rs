@@ -35,10 +35,10 @@ pub(crate) struct Options {
     reading: Reading,
     #[command(flatten)]
     grid: Grid,
-    /// Threads; as many as there are cores if not given.
+    /// Threads [default: one per core].
     #[arg(long, help_heading = "Run")]
     threads: Option<usize>,
-    /// Print the landscapes as JSON, too.
+    /// Also print the landscapes as JSON.
     #[arg(long, help_heading = "Run")]
     json: bool,
 }
@@ -46,19 +46,19 @@ pub(crate) struct Options {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Grid")]
 struct Grid {
-    /// Points along each direction: an odd number, as the model itself is in the middle.
+    /// Points along each direction: an odd number, since the model itself is in the middle.
     #[arg(long, default_value_t = 21)]
     points: usize,
     /// How far the weights are moved along each direction.
     #[arg(long, default_value_t = 0.5)]
     extent: f64,
-    /// Sequences whose loss is shown at the most, or `all` for no limit.
+    /// Most sequences to compute the loss on, or `all` for no limit.
     #[arg(long, default_value = "64")]
     max_examples: String,
-    /// Products in the search for eigenvectors at the most.
+    /// Most products in the search for eigenvectors.
     #[arg(long, default_value_t = 40)]
     iterations: usize,
-    /// Residual of an eigenvector, relative to the largest eigenvalue, that is small enough.
+    /// Residual of an eigenvector, relative to the largest eigenvalue, at which the search stops.
     #[arg(long, default_value_t = 0.05)]
     tol: f64,
     /// Seed of the sample and the starting vectors.
@@ -90,7 +90,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     Ok(if options.json { text } else { summary(&found) })
 }
 
-/// The layers in the order in which they were first named: one named twice has one landscape.
+/// The layers in the order they were given, each once.
 fn each_once(named: &[usize]) -> Vec<usize> {
     let mut layers = Vec::new();
     for &layer in named {

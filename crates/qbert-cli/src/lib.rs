@@ -1,6 +1,6 @@
 //! The command line: what was typed → what it means → one function per verb.
 //!
-//! The library part exists for the other commands of this workspace, which share its flags, progress bars and exit codes.
+//! The library part is for the other commands of this workspace, which share its flags, progress bars and exit codes.
 //!
 //! A verb takes its options and returns what goes to stdout as text; everything else (progress, errors, hints) goes to
 //! stderr. Exit codes: 0 done, 1 the machine failed, 2 the input is wrong, 130 interrupted. A closed pipe is no error.
@@ -9,13 +9,13 @@ mod analyze;
 mod assets;
 mod attention_kl;
 mod bench;
-mod bench_infer;
 mod completions;
 mod data;
 mod describe;
 mod eval;
 mod fetch;
 mod finetune;
+mod flags;
 mod inspect;
 mod inspect_packed;
 mod landscape;
@@ -42,7 +42,7 @@ use qbert_pipeline::{Error, ErrorKind, Result};
 
 const EXAMPLES: &str = "\
 Examples:
-  qbert run                                            the quick-start: all of it, in minutes
+  qbert run                                            the quick-start: everything, in minutes
   qbert run --model minilm --task sst2 --train train.tsv --dev dev.tsv --out run
   qbert fetch minilm                                   a small BERT to try things with
   qbert inspect minilm                                 what a checkpoint is, what it could shrink to
@@ -51,23 +51,23 @@ Examples:
   qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned
   qbert quantize --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --out small
   qbert eval tuned --task sst2 --data dev.tsv
-  qbert predict small/model.qbert \"a film to remember\"   what the packed model says
+  qbert predict small/model.qbert \"a film to remember\"   ask the packed model
   qbert analyze --model tuned --task sst2 --data train.tsv --out analysis
 
 Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 wrong input,
-130 interrupted (Ctrl-C; what is done is kept, and the hint says how to go on).
-Colours appear on a terminal only, and never with NO_COLOR set.";
+130 interrupted (Ctrl-C; what is done is kept, and the hint says how to continue).
+Colours appear only on a terminal, and never if NO_COLOR is set.";
 
-/// Small BERTs for ordinary CPUs, by the method of the Q-BERT paper.
+/// Quantize BERT models for ordinary CPUs with the method of the Q-BERT paper.
 #[derive(Debug, Parser)]
 #[command(name = "qbert", version, after_help = EXAMPLES, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,
-    /// Say nothing but results and errors.
+    /// Print only results and errors.
     #[arg(short, long, global = true)]
     quiet: bool,
-    /// Say more: kernels and threads, progress every other second, the causes of errors.
+    /// Print more: kernels and threads, progress every two seconds, the causes of errors.
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     verbose: bool,
 }
@@ -92,21 +92,21 @@ enum Verb {
     Completions(completions::Options),
 }
 
-/// The `qbert` command: reads the arguments, does what they ask for, and gives the exit code.
+/// The `qbert` command: reads the arguments, runs the verb and returns the exit code.
 pub fn main() -> ExitCode {
     let matches = matches_of(Arguments::command());
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     execute("qbert", arguments.verbose, || run_verb(arguments.verb, arguments.quiet))
 }
 
-/// What was typed. Wrong usage is printed with a suggestion and exits with 2; `--help` and `--version` exit with 0.
+/// Parses the arguments. Wrong usage prints a suggestion and exits with 2; `--help` and `--version` exit with 0.
 pub fn matches_of(command: Command) -> ArgMatches {
-    numbers::said_plainly(command).get_matches()
+    numbers::with_clear_errors(command).get_matches()
 }
 
-/// Runs a command under the rules of the house: Ctrl-C, results on stdout, errors and hints on stderr, exit codes.
+/// Runs a command: handles Ctrl-C, prints results to stdout, errors and hints to stderr, and returns the exit code.
 ///
-/// `program` is the name that hints and records call it by.
+/// `program` is its name in hints and records.
 pub fn execute(program: &'static str, verbose: bool, command: impl FnOnce() -> Result<String>) -> ExitCode {
     VERBOSE.store(verbose, Ordering::Relaxed);
     stop::watch(program);
@@ -137,7 +137,7 @@ fn run_verb(verb: Verb, quiet: bool) -> Result<String> {
     }
 }
 
-/// Text to stdout; whoever closed the pipe has seen enough.
+/// Prints to stdout. A closed pipe is not an error: the reader has seen enough.
 fn print(output: &str) -> ExitCode {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(output.as_bytes()).and_then(|()| stdout.flush()) {
@@ -152,11 +152,12 @@ fn print(output: &str) -> ExitCode {
 fn complain(error: &Error) -> ExitCode {
     let is_interrupted = error.kind() == ErrorKind::Interrupted;
     let resume = if is_interrupted { stop::resume_hint() } else { None };
-    complain_text(&error.to_string(), resume.as_deref().or(error.hint()));
+    let hint = resume.or_else(|| error.hint().map(flags::in_flags));
+    complain_text(&flags::in_flags(&error.to_string()), hint.as_deref());
     if is_verbose() {
         let mut cause = std::error::Error::source(error).and_then(std::error::Error::source);
         while let Some(error) = cause {
-            note(&format!("cause: {error}"));
+            note(&format!("cause: {}", flags::in_flags(&error.to_string())));
             cause = error.source();
         }
     }
@@ -173,7 +174,7 @@ fn complain_text(message: &str, hint: Option<&str>) {
     note(&format!("{error} {message}{hint}"));
 }
 
-/// Text in a colour, where stderr is a terminal that shows it and nobody objects.
+/// Text in a colour if stderr is a terminal that shows colours and `NO_COLOR` is not set.
 fn painted(text: &str, code: &str) -> String {
     let objects = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
@@ -185,21 +186,21 @@ fn painted(text: &str, code: &str) -> String {
 
 static VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// Whether more is to be said.
+/// Whether `--verbose` is set.
 fn is_verbose() -> bool {
     VERBOSE.load(Ordering::Relaxed)
 }
 
-/// A line for people, on stderr; if nobody can read it there is nothing left to do.
+/// Prints a line to stderr. If that fails, there is nobody left to tell.
 pub fn note(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Threads to compute with: as many as asked for, or as there are cores.
+/// The threads and kernels to compute with: the given number of threads, or one per core.
 pub fn compute(threads: Option<usize>) -> Result<qbert_kernels::Compute> {
     let threads = threads.unwrap_or_else(qbert_kernels::Threads::available);
     let compute = qbert_kernels::Compute::detect(threads);
-    let compute = compute.map_err(|error| Error::from(qbert_train::Error::from(error)).of_flag("--threads"))?;
+    let compute = compute.map_err(|error| Error::from(qbert_train::Error::from(error)).about("--threads"))?;
     if is_verbose() {
         note(&format!("computing with {} on {threads} threads", compute.kernels().name()));
     }

@@ -1,4 +1,4 @@
-//! What `--model` may be: a directory, the word `minilm`, or a hub id.
+//! The values of `--model`: a directory, the word `minilm`, or a hub id.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use crate::assets::{Asset, cache_directory, fetch};
 use qbert_model::hub::{HubOptions, resolve};
 use qbert_pipeline::Result;
 
-/// The directory of the model that was named, fetched first if need be.
+/// The directory of a model, which is fetched first if necessary.
 pub fn directory(name: &str, quiet: bool) -> Result<PathBuf> {
     if name == "minilm" && !Path::new(name).exists() {
         return Ok(fetch(Asset::Minilm, &cache_directory()?)?.path);

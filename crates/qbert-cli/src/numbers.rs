@@ -1,5 +1,5 @@
-//! Numbers on the command line. By itself clap takes `-1` for a flag that does not exist, and says of a count that a digit is
-//! invalid. Here every flag takes negative numbers, so that whoever gives one hears what the flag needs instead.
+//! Numbers on the command line. By default clap takes `-1` for an unknown flag, and complains about an invalid digit in a
+//! count. Here every flag accepts negative numbers, so that the error says what the flag needs.
 
 use std::any::TypeId;
 use std::str::FromStr;
@@ -7,8 +7,8 @@ use std::str::FromStr;
 use clap::{Arg, Command};
 
 /// The command with such numbers in all of its verbs.
-pub(super) fn said_plainly(command: Command) -> Command {
-    command.mut_args(argument).mut_subcommands(said_plainly)
+pub(super) fn with_clear_errors(command: Command) -> Command {
+    command.mut_args(argument).mut_subcommands(with_clear_errors)
 }
 
 fn argument(argument: Arg) -> Arg {
@@ -31,6 +31,6 @@ fn argument(argument: Arg) -> Arg {
 fn whole<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| {
         let is_large = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        if is_large { "the number is too large".to_owned() } else { "it must be a whole number from 0 up".to_owned() }
+        if is_large { "the number is too large".to_owned() } else { "it must be a whole number, 0 or more".to_owned() }
     })
 }

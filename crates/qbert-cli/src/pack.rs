@@ -1,23 +1,19 @@
-//! `qbert pack`: a checkpoint in, one file that predicts out.
+//! `qbert pack`: a checkpoint in, one file for predictions out.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use qbert_model::Checkpoint;
-use qbert_pipeline::packing::{Calibration, FILE_NAME, Packing, Widths, plan_by_widths};
+use qbert_pipeline::packing::{CalibrationData, FILE_NAME, Packing, PartWidths, plan_by_widths};
 use qbert_pipeline::planning;
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_quant::{Plan, RangeMethod};
 use qbert_tasks::{DataSource, Task};
 use qbert_train::loading::Loaded;
 use qbert_train::qat::files::is_quantized;
-use qbert_train::qat::student::QatSettings;
 
 use super::reading::Reading;
 use super::{compute, json, model, plan, stop};
-
-/// Sequences of a calibration batch.
-const BATCH: usize = 32;
 
 /// Pack a checkpoint into one small file for `qbert predict`.
 #[derive(Debug, Args)]
@@ -49,7 +45,7 @@ pub(crate) struct Options {
     /// How ranges of weights are found: `mse`, `min-max` or `percentile:99.9` [default: mse].
     #[arg(long, requires = "bits")]
     range: Option<String>,
-    /// Width of activations: 8, or 32 for none; instead of what the plan says.
+    /// Width of activations, instead of the plan's: 8, or 32 for f32.
     #[arg(long, value_name = "N")]
     activation_bits: Option<u32>,
     /// File to learn activation ranges from.
@@ -57,7 +53,7 @@ pub(crate) struct Options {
     calibrate: Option<PathBuf>,
     #[command(flatten)]
     reading: Reading,
-    /// Threads; as many as there are cores if not given.
+    /// Threads [default: one per core].
     #[arg(long, help_heading = "Run")]
     threads: Option<usize>,
     /// Print the result as JSON.
@@ -100,7 +96,7 @@ fn text_of(packed: &Packed) -> String {
     format!("{}: {now:.2} MB, {:.1} times smaller than {before:.1} MB in f32\n", packed.file, before / now)
 }
 
-/// The plan that was given; `None` where none was.
+/// The plan from the flags; `None` if there is none.
 fn plan(options: &Options, directory: &Path) -> Result<Option<Plan>> {
     let activation = |plan: Plan| -> Result<Plan> {
         let Some(bits) = options.activation_bits else { return Ok(plan) };
@@ -114,14 +110,14 @@ fn plan(options: &Options, directory: &Path) -> Result<Option<Plan>> {
     let Some(&layers) = options.bits.first() else {
         if options.activation_bits.is_some() {
             let message = "--activation-bits without --plan or --bits";
-            let hint = "say what becomes of the weights, too".to_owned();
+            let hint = "add one of them: it decides the widths of the weights".to_owned();
             return Err(Error::new(ErrorKind::BadInput, message, hint));
         }
         return Ok(None);
     };
     let range = options.range.as_deref().map_or(Ok(RangeMethod::Mse), |text| plan::parse("--range", text))?;
     let config = qbert_model::Config::read(&directory.join("config.json"))?;
-    let widths = Widths {
+    let widths = PartWidths {
         layers,
         middle_layers: options.bits.get(1).copied(),
         word_embedding: options.embedding_bits.first().copied().unwrap_or(8),
@@ -144,6 +140,5 @@ fn by_plan(options: &Options, directory: &Path, plan: Plan, task: Option<Task>) 
     let (files, read) = (vec![file.clone()], options.reading.options(false)?);
     let source = DataSource { task, files, read, max_len: options.reading.max_len(directory)? };
     let loaded = Loaded::open(directory, &source)?;
-    let data = Calibration::Data(&loaded.data.features, BATCH, QatSettings::default().calibration);
-    Packing::by_plan(directory, plan, Some(data), &compute)
+    Packing::by_plan(directory, plan, Some(CalibrationData::Examples(&loaded.data.features)), &compute)
 }

@@ -1,7 +1,7 @@
-//! `qbert plan`: bits, groups and ranges for every part of the model, and the sizes that follow.
+//! `qbert plan`: bits, groups and ranges for every part of the model, and the resulting sizes.
 //!
-//! Flags are checked against each other before anything is read ([`flags`]); [`qbert_pipeline::planning`] turns them into a plan and
-//! remembers how it came about; [`report`] says it.
+//! Flags are checked against each other before anything is read ([`flags`]); [`qbert_pipeline::planning`] turns them into a
+//! plan and records how it was made; [`report`] shows it.
 
 mod flags;
 mod report;
@@ -9,7 +9,7 @@ mod report;
 use std::path::PathBuf;
 
 use clap::Args;
-use qbert_pipeline::planning::{self, Made, Model, Origin, Wishes};
+use qbert_pipeline::planning::{self, Model, NewPlan, Origin, PlanRequest};
 use qbert_pipeline::{Error, Result};
 
 use self::report::Report;
@@ -40,10 +40,10 @@ pub(crate) struct Options {
     /// choose from, low to high: 2,3.
     #[arg(long, group = "source", value_delimiter = ',', value_name = "N[,N]")]
     bits: Vec<u32>,
-    /// Width of the self-attention matrices, whatever the others have.
+    /// Width of the self-attention matrices, independent of --bits.
     #[arg(long, group = "source", value_name = "N")]
     attention_bits: Option<u32>,
-    /// Width of the feed-forward matrices, whatever the others have.
+    /// Width of the feed-forward matrices, independent of --bits.
     #[arg(long, group = "source", value_name = "N")]
     ffn_bits: Option<u32>,
     /// One of the paper's published plans (Tab. 6 and 7), such as sst2-2-3.
@@ -79,7 +79,7 @@ pub(crate) struct Options {
     /// The widths with the least sensitivity times squared quantization error in this size.
     #[arg(long, value_name = "MiB", help_heading = "Widths from sensitivities")]
     budget: Option<f64>,
-    /// What has one width with --budget: a `layer`, a `module` (self-attention or feed-forward) or
+    /// What shares a width with --budget: a `layer`, a `module` (self-attention or feed-forward) or
     /// a `site` (a matrix) [default: site].
     #[arg(long, help_heading = "Widths from sensitivities")]
     granularity: Option<String>,
@@ -87,24 +87,24 @@ pub(crate) struct Options {
     /// omega].
     #[arg(long, help_heading = "Widths from sensitivities")]
     metric: Option<String>,
-    /// Turn it round, as the paper's MP-rev: lower widths for the sensitive layers, as many as
-    /// before; of a preset, the two widths exchanged.
+    /// Reverse the order, as the paper's MP-rev: lower widths for as many of the sensitive layers. Of a
+    /// preset, swap the two widths.
     #[arg(long, help_heading = "Widths from sensitivities")]
     reverse: bool,
-    /// Threads for --budget; as many as there are cores if not given.
+    /// Threads for --budget [default: one per core].
     #[arg(long, help_heading = "Widths from sensitivities")]
     threads: Option<usize>,
     /// Write the plan to this file.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Print bits per site, sizes and how the plan came about as JSON.
+    /// Print bits per site, sizes and how the plan was made as JSON.
     #[arg(long)]
     json: bool,
 }
 
 impl Options {
-    fn wishes(&self) -> Result<Wishes> {
-        Ok(Wishes {
+    fn request(&self) -> Result<PlanRequest> {
+        Ok(PlanRequest {
             bits: self.bits.clone(),
             attention_bits: self.attention_bits,
             ffn_bits: self.ffn_bits,
@@ -123,26 +123,26 @@ impl Options {
         })
     }
 
-    fn make(&self, model: &Model<'_>, quiet: bool) -> Result<Made> {
+    fn make(&self, model: &Model<'_>, quiet: bool) -> Result<NewPlan> {
         if let Some(path) = &self.check {
             let origin = Origin::Checked { plan: path.display().to_string() };
-            return Ok(Made { plan: planning::read(path)?, origin });
+            return Ok(NewPlan { plan: planning::read(path)?, origin });
         }
-        let wishes = self.wishes()?;
+        let request = self.request()?;
         let mut progress = Progress::new("quantization error", quiet);
-        // The last step is not said: the plan itself follows at once.
+        // The last step is not shown, since the plan itself follows at once.
         let mut watch = |done, all| {
             if done < all {
                 progress.at(done, all, "");
             }
         };
-        planning::make(&wishes, model, compute(self.threads)?.threads(), &mut watch)
+        planning::make(&request, model, compute(self.threads)?.threads(), &mut watch)
     }
 }
 
-/// What a flag's text means.
+/// Parses the value of a flag.
 pub(crate) fn parse<T: std::str::FromStr<Err = qbert_quant::Error>>(flag: &str, text: &str) -> Result<T> {
-    text.parse().map_err(|error| Error::from(error).of_flag(flag))
+    text.parse().map_err(|error| Error::from(error).about(flag))
 }
 
 pub(crate) fn parse_if<T: std::str::FromStr<Err = qbert_quant::Error>>(
@@ -156,8 +156,8 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     flags::check(options)?;
     let directory = model::directory(&options.model, quiet)?;
     let shape = planning::shape(&directory)?;
-    let made = options.make(&Model { directory: &directory, shape: &shape }, quiet)?;
-    let report = Report::new(&made, &shape)?;
+    let new = options.make(&Model { directory: &directory, shape: &shape }, quiet)?;
+    let report = Report::new(&new, &shape)?;
     if let (Some(path), false) = (&options.sensitivity, quiet) {
         let measured = planning::read_sensitivity(path, shape.layers)?;
         if measured.is_of_other_weights(&directory) == Some(true) {
@@ -166,11 +166,11 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         }
     }
     if let Some(out) = &options.out {
-        let text = made.to_toml();
+        let text = new.to_toml();
         qbert_model::atomic::write_file(out, |writer| writer.write_all(text.as_bytes()))?;
         if !quiet {
             note(&format!("wrote {}", out.display()));
         }
     }
-    Ok(if options.json { json(&report) } else { report.text(&made.plan) })
+    Ok(if options.json { json(&report) } else { report.text(&new.plan) })
 }

@@ -125,7 +125,7 @@ impl Options {
             RuntimeError::SingleTexts { .. } => Some("leave --text2 out".to_owned()),
             // It is too short for any item, so the line does not matter.
             RuntimeError::Task(TaskError::MaxLen { .. }) if self.max_len.is_some() => {
-                return Error::from(error).of_flag("--max-len");
+                return Error::from(error).about("--max-len");
             }
             _ => error.hint(),
         };
@@ -166,8 +166,8 @@ impl<'a> Asking<'a> {
         let mut settings = SessionOptions::default().max_len(options.max_len);
         settings.threads = options.threads.unwrap_or(settings.threads);
         let session = Session::open(&options.model, settings).map_err(|error| match error {
-            RuntimeError::MaxLen { .. } => Error::from(error).of_flag("--max-len"),
-            RuntimeError::Kernel(_) => Error::from(error).of_flag("--threads"),
+            RuntimeError::MaxLen { .. } => Error::from(error).about("--max-len"),
+            RuntimeError::Kernel(_) => Error::from(error).about("--threads"),
             _ => Error::from(error),
         })?;
         Ok(Self { options, session, is_silent: Cell::new(quiet) })

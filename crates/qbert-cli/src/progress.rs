@@ -10,7 +10,7 @@ use qbert_train::trainer::{StepRecord, Watch};
 
 use super::{is_verbose, note, stop};
 
-/// Between two plain lines, and between two of them with `--verbose`.
+/// The time between two plain lines, and with `--verbose`.
 const LINE_EVERY: Duration = Duration::from_secs(15);
 const VERBOSE_LINE_EVERY: Duration = Duration::from_secs(2);
 
@@ -23,14 +23,14 @@ pub struct Progress {
     begun: Option<(Instant, usize)>,
     last_line: Instant,
     loss: f64,
-    /// Passes that a run of an analysis took, at the most so far.
+    /// The most passes that a run of an analysis took so far.
     passes: Option<usize>,
-    /// The full-precision model's figure, where there is one to compare with.
+    /// The metric in full precision, to compare with.
     reference: Option<f64>,
 }
 
 impl Progress {
-    /// A bar, or a line now and then where stderr is no terminal; nothing with `quiet`.
+    /// A bar, or a line now and then if stderr is not a terminal; nothing with `quiet`.
     pub fn new(what: impl Into<String>, quiet: bool) -> Self {
         let what = what.into();
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
@@ -56,21 +56,21 @@ impl Progress {
         }
     }
 
-    /// The same for a job that saves its state when it is asked to stop: Ctrl-C becomes a question.
+    /// The same for a job that saves its state on Ctrl-C.
     pub fn stoppable(mut self) -> Self {
         stop::set_stateful(true);
         self.stoppable = true;
         self
     }
 
-    /// `done` of `total` are done; `message` says how it goes.
+    /// `done` of `total` are done; `message` has details.
     pub fn at(&mut self, done: usize, total: usize, message: &str) {
         let is_first = self.begun.is_none();
         let (begun, first) = *self.begun.get_or_insert((Instant::now(), done));
         if let Some(bar) = &self.bar {
             bar.set_length(total as u64);
             if is_first {
-                // A resumed run has not done the first steps just now.
+                // A resumed run did its first steps earlier.
                 bar.set_position(first as u64);
                 bar.reset_eta();
             }
@@ -84,7 +84,7 @@ impl Progress {
         }
     }
 
-    /// From here on something else is counted.
+    /// Starts to count something else.
     pub fn restart(&mut self) {
         self.begun = None;
         if let Some(bar) = &self.bar {
@@ -92,8 +92,8 @@ impl Progress {
         }
     }
 
-    /// A pass of an analysis. Layers of a run go together, so those in progress count by their passes. How many a run needs is
-    /// known after the first one; until then it is as many as it may take.
+    /// A pass of an analysis. The layers of a run go together, so those in progress count by their passes. How many passes a
+    /// run needs is known after the first run; until then the limit is taken.
     pub fn analysis(&mut self, step: &Step, settings: &Settings) {
         let Step { run, passes, layers_left, done, total, loss } = *step;
         if layers_left == 0 {
@@ -106,10 +106,10 @@ impl Progress {
         self.at(done + layers_left * passes / of_run, total, &place);
     }
 
-    /// A line that stays.
+    /// Prints a line above the bar.
     pub fn say(&self, text: &str) {
         match &self.bar {
-            // Before anything is counted there is no bar to keep below the text.
+            // Before anything is counted there is no bar to stay above.
             Some(bar) if self.begun.is_some() => bar.println(text),
             _ if self.quiet => {}
             _ => note(text),
@@ -134,7 +134,7 @@ fn line_every() -> Duration {
 
 impl Watch for Progress {
     fn step(&mut self, record: &StepRecord, total: usize) {
-        // A moving average: single batches jump about.
+        // A moving average, since the loss of single batches varies a lot.
         self.loss = if self.loss.is_nan() { record.loss } else { 0.98 * self.loss + 0.02 * record.loss };
         let message = format!("epoch {:.2}  loss {:.4}", record.epoch, self.loss);
         self.at(record.step, total, &message);
@@ -157,7 +157,7 @@ impl Watch for Progress {
     }
 }
 
-/// Seconds as people say them.
+/// Seconds in words.
 pub fn duration(seconds: f64) -> String {
     let seconds = seconds.round() as u64;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {

@@ -23,10 +23,10 @@ Examples:
   qbert quantize --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --out small
   qbert quantize … --epochs 0              ranges only: no training, done in seconds
   qbert quantize … --range min-max --no-compensate --no-distill --dropout    as the paper did it
-  qbert quantize … --resume                go on after an interruption (Ctrl-C too), to the same bytes
+  qbert quantize … --resume                continue after an interruption (Ctrl-C too), to the same bytes
 
 The output directory is a Hugging Face checkpoint of the f32 masters with plan.toml, the weights'
-ranges and the activations' beside it; `qbert eval` takes it as the quantized model it is. Its
+ranges and the activations' beside it; `qbert eval` evaluates it as a quantized model. Its
 model.qbert is the same model packed, for `qbert predict`.")]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub(crate) struct Options {
     ranges: Ranges,
     #[command(flatten)]
     teacher: Teacher,
-    /// Drop activations out, as fine-tuning does.
+    /// Use dropout, as in fine-tuning.
     #[arg(long, help_heading = "Training")]
     dropout: bool,
     /// Continue an interrupted run.
@@ -46,25 +46,25 @@ pub(crate) struct Options {
     resume: bool,
 }
 
-/// Where ranges come from.
+/// How ranges are found.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Ranges")]
 struct Ranges {
-    /// Ranges of all weights, instead of what the plan says: `mse`, `min-max` or `percentile:99.9`.
+    /// How ranges of all weights are found, instead of the plan's method: `mse`, `min-max` or `percentile:99.9`.
     #[arg(long, value_name = "METHOD")]
     range: Option<String>,
-    /// Batches that activation ranges are first learned from.
+    /// Batches to learn activation ranges from before training.
     #[arg(long, value_name = "N")]
     range_batches: Option<usize>,
     /// Share of the steps after which activation ranges are frozen.
     #[arg(long, value_name = "SHARE")]
     range_freeze: Option<f64>,
-    /// Round each weight to its nearest code, instead of making up for the errors of the others.
+    /// Round each weight to its nearest code, instead of compensating for the errors of the others.
     #[arg(long)]
     no_compensate: bool,
 }
 
-/// What the full-precision model teaches.
+/// Distillation from the full-precision model.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Distillation from the full-precision model")]
 struct Teacher {
@@ -117,8 +117,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let job = Quantize { job: training.job(recipe, options.resume, quiet)?, plan, settings };
     let compute = compute(training.threads)?;
     let outcome = quantize(&job, &compute, &mut Progress::new("quantize", quiet).stoppable())?;
-    let mut packing = Packing::quantized(training.out())?.for_task(job.job.data.task.name());
-    packing.note("command", &stop::command());
+    let packing = Packing::trained(training.out(), job.job.data.task, &stop::command())?;
     packing.write(&training.out().join(packing::FILE_NAME))?;
     Ok(if training.json { json(&outcome) } else { text(options, &outcome) })
 }

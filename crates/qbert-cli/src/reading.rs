@@ -1,4 +1,4 @@
-//! The flags that say how data files are read: shared by every verb that reads data.
+//! The flags for reading data files, shared by every verb that does.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ pub struct Reading {
     /// sst2, mnli, conll03, squad; your own: classify, pair (tsv, csv, jsonl), ner (CoNLL columns), qa (SQuAD json).
     #[arg(long, required = true)]
     task: Option<String>,
-    /// Longest sequence in tokens; the task's usual one if not given, as far as the model's positions go.
+    /// Longest sequence in tokens [default: the task's, within the model's positions].
     #[arg(long)]
     max_len: Option<usize>,
     /// Column of the (first) text.
@@ -26,10 +26,10 @@ pub struct Reading {
     /// Column of the label.
     #[arg(long)]
     label: Option<String>,
-    /// The labels there may be, in order; found in the data if not given.
+    /// The possible labels, in order [default: those in the data].
     #[arg(long, value_delimiter = ',')]
     labels: Option<Vec<String>>,
-    /// The files' form, if their names do not say it.
+    /// Format of the files, if their names do not tell.
     #[arg(long, value_enum)]
     format: Option<FileFormat>,
 }
@@ -42,17 +42,17 @@ enum FileFormat {
 }
 
 impl Reading {
-    /// The task that was named.
+    /// The given task.
     pub fn task(&self) -> Result<Task> {
-        self.task.as_deref().unwrap_or_default().parse().map_err(|error| Error::from(error).of_flag("--task"))
+        self.task.as_deref().unwrap_or_default().parse().map_err(|error| Error::from(error).about("--task"))
     }
 
-    /// Whether a task was named.
+    /// Whether a task was given.
     pub fn is_task_given(&self) -> bool {
         self.task.is_some()
     }
 
-    /// The task, for verbs that can do without.
+    /// The task, for verbs that do not need one.
     pub fn optional_task(&self) -> Result<Option<Task>> {
         self.task.as_ref().map(|_| self.task()).transpose()
     }
@@ -64,8 +64,8 @@ impl Reading {
         self.max_len_within(config.map_or(usize::MAX, |config| config.max_positions))
     }
 
-    /// The longest sequence for a model with so many positions: what was asked for, whether it fits or not, or the task's
-    /// usual length as far as the positions go.
+    /// The longest sequence for a model with this many positions: the given length, whether it fits or not, or the task's
+    /// default within the positions.
     pub fn max_len_within(&self, positions: usize) -> Result<usize> {
         Ok(self.max_len.unwrap_or(self.task()?.default_max_len().min(positions)))
     }
@@ -101,13 +101,13 @@ impl Reading {
     /// How to read the files.
     ///
     /// # Errors
-    /// Flags that have no effect for the task, labels that cannot be.
+    /// Flags that have no effect for the task, labels that are not valid.
     pub fn options(&self, require_labels: bool) -> Result<ReadOptions> {
         self.check()?;
         let labels = match &self.labels {
             Some(names) => {
                 let labels = Labels::new(names.iter().cloned());
-                LabelSource::Given(labels.map_err(|error| Error::from(error).of_flag("--labels"))?)
+                LabelSource::Given(labels.map_err(|error| Error::from(error).about("--labels"))?)
             }
             None => LabelSource::TaskOrFound,
         };

@@ -12,12 +12,12 @@ Examples:
   qbert report run
   qbert report run --out shown
 
-Whatever is there is shown: sensitivity.json, plan.toml, landscape*.json, attention*.json, metrics.json and
+The page shows whatever is there: sensitivity.json, plan.toml, landscape*.json, attention*.json, metrics.json and
 train.jsonl of the directory and of its immediate subdirectories.")]
 pub(crate) struct Options {
     /// Directory with the files of a run.
     directory: PathBuf,
-    /// Directory to write to; the run's own if not given.
+    /// Directory to write to [default: the run's own].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

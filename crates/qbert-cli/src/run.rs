@@ -7,12 +7,10 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use qbert_pipeline::planning::Wishes;
+use qbert_pipeline::planning::PlanRequest;
 use qbert_pipeline::run::{Finished, Job, run as run_job};
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_runtime::{Classification, Session, SessionOptions};
-use qbert_train::Error as TrainError;
-use qbert_train::trainer::Settings;
 
 use self::progress::RunProgress;
 use super::reading::limit;
@@ -28,10 +26,10 @@ Examples:
   qbert run --model ./bert --task ner --train a.conll --dev b.conll --bits 2,4 --high 4 --out run
   qbert run --model tuned --task classify --train a.csv --dev b.csv --bits 4 --out run
 
-The same command again does what is left to do: after Ctrl-C or a crash it goes on where it was;
-after an edit of plan.toml it quantizes by the edited plan; with other settings it repeats what
-depends on them and keeps what was there in old/. A model that has the task's head is not
-fine-tuned. One width (--bits 4) needs no analysis. docs/guide/run.md describes every file.")]
+The same command again does what is left: after Ctrl-C or a crash it continues; after an edit of
+plan.toml it quantizes by the edited plan; with other settings it repeats what depends on them and
+moves the old results to old/. A model that has a head for the task is not fine-tuned. One width
+(--bits 4) needs no analysis. docs/guide/run.md describes every file.")]
 #[command(mut_arg("model", |argument| argument.required(false).help("Checkpoint directory, hub id, or `minilm` [default: minilm]")))]
 #[command(mut_arg("train", |argument| argument.required(false)))]
 #[command(mut_arg("dev", |argument| argument.required(false)))]
@@ -42,16 +40,16 @@ fine-tuned. One width (--bits 4) needs no analysis. docs/guide/run.md describes 
 pub(crate) struct Options {
     #[command(flatten)]
     training: Training,
-    /// It always goes on; accepted because the verbs of single stages have it.
+    /// A run always resumes; accepted because the verbs of single stages have it.
     #[arg(long, hide = true)]
     resume: bool,
     /// Fine-tune even if the model has a head for the task.
     #[arg(long, help_heading = "Run")]
     finetune: bool,
-    /// Leave out the loss landscape and the attention's divergence.
+    /// Leave out the loss landscape and the divergence of attention.
     #[arg(long, help_heading = "Run")]
     no_figures: bool,
-    /// Do not measure the speed; all files are then the same bytes in every run.
+    /// Do not measure the speed; then every run writes the same bytes.
     #[arg(long, help_heading = "Run")]
     no_speed: bool,
     #[command(flatten)]
@@ -68,10 +66,10 @@ struct AnalysisFlags {
     /// Samples of the data, each with its own starting vectors [default: 10].
     #[arg(long)]
     runs: Option<usize>,
-    /// Sequences in a sample at the most, or `all` for no limit [default: 256].
+    /// Most sequences in a sample, or `all` for no limit [default: 256].
     #[arg(long, value_name = "N")]
     max_examples: Option<String>,
-    /// Products per eigenvalue at the most [default: 50].
+    /// Most products per eigenvalue [default: 50].
     #[arg(long)]
     iterations: Option<usize>,
 }
@@ -100,7 +98,7 @@ struct PlanFlags {
     /// Width of the word, position and type embedding: one number for all, or WORD,REST [default: 4,8].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]", conflicts_with = "own_plan")]
     embedding_bits: Vec<u32>,
-    /// Take this plan instead of making one.
+    /// Use this plan instead of making one.
     #[arg(long = "plan", id = "own_plan", value_name = "FILE")]
     own: Option<PathBuf>,
 }
@@ -120,24 +118,12 @@ struct QuantizationFlags {
     /// Learn from the labels only, not from the full-precision model.
     #[arg(long)]
     no_distill: bool,
-    /// Round each weight to its nearest code, instead of making up for the errors of the others.
+    /// Round each weight to its nearest code, instead of compensating for the errors of the others.
     #[arg(long)]
     no_compensate: bool,
 }
 
-impl QuantizationFlags {
-    /// Refuses a learning rate by the name that the flag has here; all else is checked with the whole job.
-    fn check(&self, settings: &Settings) -> Result<()> {
-        match settings.check() {
-            Err(TrainError::Setting { name: "--lr", value, rule }) if self.qat_lr.is_some() => {
-                Err(TrainError::Setting { name: "--qat-lr", value, rule }.into())
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// What the quick-start's model says to sentences of ours.
+/// What the quick-start's model predicts for our own sentences.
 #[derive(Debug, serde::Serialize)]
 struct Said {
     text: &'static str,
@@ -174,7 +160,7 @@ fn ask(finished: &Finished, threads: usize) -> Result<Vec<Said>> {
 }
 
 impl Options {
-    /// Whether the data is left to us. Half of a task is a slip.
+    /// Whether to run the quick-start: none of task, train and dev is given. Some of them are a mistake.
     fn is_quickstart(&self) -> Result<bool> {
         let Training { train, dev, reading, .. } = &self.training;
         let given = [("--task", reading.is_task_given()), ("--train", !train.is_empty()), ("--dev", dev.is_some())];
@@ -194,7 +180,7 @@ impl Options {
         let out = training.out.as_deref().unwrap_or(Path::new("run"));
         let mut job = if quick {
             if !quiet {
-                note("fetching MiniLM and the movie-review snippets, unless they are there");
+                note("fetching MiniLM and the movie-review snippets, unless they are in the cache");
             }
             let other = training.model.as_deref().map(|name| Ok::<_, Error>((name, model::directory(name, quiet)?)));
             let other = other.transpose()?;
@@ -213,7 +199,7 @@ impl Options {
         Ok(job)
     }
 
-    /// What was given takes the place of the usual.
+    /// Applies the given flags over the defaults.
     fn apply(&self, job: &mut Job) -> Result<()> {
         let Training { recipe, max_train, .. } = &self.training;
         recipe.apply(&mut job.finetune.settings);
@@ -224,7 +210,6 @@ impl Options {
         job.quantize.settings.epochs = own.qat_epochs.unwrap_or(job.quantize.settings.epochs);
         let rate = &mut job.quantize.settings.optimizer.learning_rate;
         *rate = own.qat_lr.unwrap_or(*rate);
-        own.check(&job.quantize.settings)?;
         if let Some(text) = &own.qat_max_train {
             job.quantize.max_train = limit("--qat-max-train", text)?;
         }
@@ -239,8 +224,8 @@ impl Options {
         if let Some(text) = &analysis.max_examples {
             job.analysis.max_examples = limit("--max-examples", text)?;
         }
-        self.plan.apply(&mut job.wishes)?;
-        job.plan.clone_from(&self.plan.own);
+        self.plan.apply(&mut job.plan)?;
+        job.own_plan.clone_from(&self.plan.own);
         job.always_finetune = self.finetune;
         job.speed = !self.no_speed;
         if self.no_figures {
@@ -251,17 +236,17 @@ impl Options {
 }
 
 impl PlanFlags {
-    fn apply(&self, wishes: &mut Wishes) -> Result<()> {
+    fn apply(&self, request: &mut PlanRequest) -> Result<()> {
         if !self.bits.is_empty() {
-            wishes.bits.clone_from(&self.bits);
+            request.bits.clone_from(&self.bits);
         }
         if !self.embedding_bits.is_empty() {
-            wishes.embedding_bits.clone_from(&self.embedding_bits);
+            request.embedding_bits.clone_from(&self.embedding_bits);
         }
-        wishes.high.clone_from(&self.high);
-        (wishes.size, wishes.budget) = (self.size, self.budget);
-        wishes.groups = plan::parse_if("--groups", self.groups.as_deref())?;
-        wishes.range = plan::parse_if("--range", self.range.as_deref())?;
+        request.high.clone_from(&self.high);
+        (request.size, request.budget) = (self.size, self.budget);
+        request.groups = plan::parse_if("--groups", self.groups.as_deref())?;
+        request.range = plan::parse_if("--range", self.range.as_deref())?;
         Ok(())
     }
 }

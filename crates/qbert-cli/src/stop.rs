@@ -1,14 +1,14 @@
-//! Ctrl-C: long jobs are asked to save their state and end; everything else ends at once, since it writes nothing by halves.
+//! Ctrl-C: long jobs save their state first; everything else ends at once, since files are written whole or not at all.
 //!
-//! The first Ctrl-C during a job that keeps a state is a question, which the job answers after its next step. The second
-//! one, or the first at any other time, ends the program. The exit code is 130 either way.
+//! The first Ctrl-C during a job that keeps a state lets the job finish its step, save and stop. The second one, or the first
+//! at any other time, ends the program. The exit code is 130 either way.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{complain_text, note};
 
-/// What shells expect of a program that Ctrl-C ended.
+/// The exit code that shells expect after Ctrl-C.
 pub const EXIT_CODE: u8 = 130;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
@@ -20,12 +20,12 @@ fn program() -> &'static str {
     PROGRAM.get().unwrap_or(&"qbert")
 }
 
-/// From here on Ctrl-C is ours. Where the system does not allow it, Ctrl-C ends the program as ever.
+/// Handles Ctrl-C from here on. If the system does not allow it, Ctrl-C ends the program as usual.
 pub fn watch(program: &'static str) {
     let _ = PROGRAM.set(program);
     let _ = ctrlc::set_handler(|| {
         if STATEFUL.load(Ordering::SeqCst) && !ASKED.swap(true, Ordering::SeqCst) {
-            note("\nstopping after this step; once more to stop at once");
+            note("\nstopping after this step; press Ctrl-C again to stop at once");
             return;
         }
         complain_text("interrupted", resume_hint().as_deref());
@@ -33,17 +33,17 @@ pub fn watch(program: &'static str) {
     });
 }
 
-/// Whether the job at hand should save its state and end.
+/// Whether the job should save its state and stop.
 pub fn is_asked() -> bool {
     ASKED.load(Ordering::SeqCst)
 }
 
-/// Says whether the job at hand looks at [`is_asked`].
+/// Sets whether the current job checks [`is_asked`].
 pub fn set_stateful(stateful: bool) {
     STATEFUL.store(stateful, Ordering::SeqCst);
 }
 
-/// The command that goes on where this one ended; nothing for commands that start over.
+/// The command that continues where this one stopped; `None` for commands that start over.
 pub fn resume_hint() -> Option<String> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let verb = words.iter().find(|word| !word.starts_with('-'))?;
@@ -54,10 +54,10 @@ pub fn resume_hint() -> Option<String> {
     };
     let there = words.iter().any(|word| word == "--resume");
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-    Some(format!("to go on: {} {}{}", program(), words.join(" "), if there { "" } else { resume }))
+    Some(format!("to continue: {} {}{}", program(), words.join(" "), if there { "" } else { resume }))
 }
 
-/// What was typed, without what only says how much is shown or how many threads there are: for the record.
+/// The command for the record, without flags for output and threads, which change no result.
 pub fn command() -> String {
     let mut words = Vec::new();
     let mut arguments = std::env::args().skip(1);
@@ -72,7 +72,7 @@ pub fn command() -> String {
     std::iter::once(program().to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// A word as a shell reads it back.
+/// A word, quoted for the shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! Small aligned tables for the terminal. Figures and reports are made elsewhere.
+//! Small aligned tables for the terminal.
 
 /// Rows of text whose columns are padded to equal width: the first to the left, the others to the right.
 #[derive(Debug, Default)]
@@ -18,12 +18,12 @@ impl Table {
     }
 }
 
-/// A size for people: small models would be 0.0 MiB.
+/// A size for people, in KiB for models so small that MiB would show 0.0.
 pub fn size(mib: f64) -> String {
     if is_small(mib) { format!("{:.1} KiB", 1024.0 * mib) } else { format!("{mib:.1} MiB") }
 }
 
-/// Whether a size says more in KiB.
+/// Whether a size is clearer in KiB.
 pub fn is_small(mib: f64) -> bool {
     mib < 0.1
 }

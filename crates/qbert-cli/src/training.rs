@@ -1,4 +1,4 @@
-//! The flags of everything that trains: model, data, recipe, directory. Shared by `finetune`, `quantize` and `run`.
+//! The flags for training, shared by `finetune`, `quantize` and `run`: model, data, recipe, directory.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub(crate) struct Training {
     /// Files to learn from.
     #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
     pub(crate) train: Vec<PathBuf>,
-    /// File to judge the epochs by.
+    /// File that decides which epoch is the best.
     #[arg(long, required = true, value_name = "FILE")]
     pub(crate) dev: Option<PathBuf>,
     /// Directory to write.
@@ -33,7 +33,7 @@ pub(crate) struct Training {
     /// Take only the first N training examples.
     #[arg(long, value_name = "N", help_heading = "Run")]
     pub(crate) max_train: Option<usize>,
-    /// Threads; as many as there are cores if not given.
+    /// Threads [default: one per core].
     #[arg(long, help_heading = "Run")]
     pub(crate) threads: Option<usize>,
     /// Print the outcome as JSON.
@@ -41,7 +41,7 @@ pub(crate) struct Training {
     pub(crate) json: bool,
 }
 
-/// What is not given is the task's own recipe.
+/// The training recipe; the task has defaults for all of it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Recipe (the task's own if not given)")]
 pub(crate) struct Recipe {
@@ -54,16 +54,16 @@ pub(crate) struct Recipe {
     /// Sequences per batch.
     #[arg(long)]
     batch: Option<usize>,
-    /// Batches whose gradients make one step.
+    /// Batches per optimizer step.
     #[arg(long)]
     accumulate: Option<usize>,
-    /// Share of the steps that raise the learning rate.
+    /// Share of the steps in which the learning rate rises.
     #[arg(long)]
     warmup: Option<f64>,
     /// Decoupled weight decay of matrices.
     #[arg(long)]
     weight_decay: Option<f64>,
-    /// Longest gradient; 0 for no limit.
+    /// Largest gradient norm; 0 for no limit.
     #[arg(long)]
     clip: Option<f64>,
     /// Seed of everything random.
@@ -72,14 +72,14 @@ pub(crate) struct Recipe {
 }
 
 impl Recipe {
-    /// What was given takes the place of the task's own.
+    /// Applies the given flags over the task's defaults.
     pub(crate) fn apply(&self, settings: &mut Settings) {
         settings.epochs = self.epochs.unwrap_or(settings.epochs);
         settings.optimizer.learning_rate = self.lr.unwrap_or(settings.optimizer.learning_rate);
         self.apply_to_both(settings);
     }
 
-    /// The same without what one of two trainings has for itself: epochs and rate.
+    /// The same without epochs and learning rate, which the two trainings of a run set separately.
     pub(crate) fn apply_to_both(&self, settings: &mut Settings) {
         settings.batch = self.batch.unwrap_or(settings.batch);
         settings.accumulate = self.accumulate.unwrap_or(settings.accumulate);
@@ -91,12 +91,12 @@ impl Recipe {
 }
 
 impl Training {
-    /// The directory that was asked for.
+    /// The output directory.
     pub(crate) fn out(&self) -> &Path {
         self.out.as_deref().unwrap_or(Path::new("."))
     }
 
-    /// The run that these flags describe, with what they leave open from the task's recipe.
+    /// The training run that these flags describe, with the task's defaults for the rest.
     pub(crate) fn job(&self, recipe: fn(Task) -> Settings, resume: bool, quiet: bool) -> Result<Finetune> {
         let task = self.reading.task()?;
         let mut settings = recipe(task);

@@ -69,7 +69,7 @@ fn a_finished_run_evaluates_and_is_not_overwritten() {
     assert_eq!(outcome["steps"], 360);
     let again = finetune(home.path(), "out", &[]).output().unwrap();
     assert_eq!(again.status.code(), Some(2));
-    assert!(stderr(&again).contains("the directory holds a run already"), "{}", stderr(&again));
+    assert!(stderr(&again).contains("the directory already holds a run"), "{}", stderr(&again));
     assert!(stderr(&again).contains("hint: --resume with the settings"), "{}", stderr(&again));
 
     let eval = |arguments: &[&str]| {

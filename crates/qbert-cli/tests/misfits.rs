@@ -81,7 +81,7 @@ fn what_is_missing_or_of_another_kind_is_said() {
     assert!(said.contains("--epochs is 0"), "{said}");
     assert!(!home.join("none").exists());
     let said = fail(home, "eval tuned --task sst2 --data dev.tsv --masters");
-    assert!(said.contains("no quantized checkpoint"), "{said}");
+    assert!(said.contains("not a quantized checkpoint"), "{said}");
 
     succeed(home, "plan --model tuned --bits 4 --groups 8 --out plan.toml");
     succeed(

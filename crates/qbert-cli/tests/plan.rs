@@ -8,7 +8,7 @@ mod common;
 use common::home::Home;
 use qbert_kernels::Threads;
 use qbert_model::Checkpoint;
-use qbert_pipeline::{Trial, plan_errors, quantization_errors};
+use qbert_pipeline::planning::{Trial, plan_errors, quantization_errors};
 use qbert_quant::{Axis, GroupSpec, Plan, Precision, QuantParams, RangeMethod, Scratch, Site};
 use qbert_train::qat::method::Method;
 use qbert_train::random::Stream;

@@ -94,7 +94,7 @@ fn calibration_alone_writes_a_checkpoint_that_evaluates_as_quantized() {
     assert_eq!(value(&["--masters"]), outcome["before"]["full_precision"]);
     let again = quantize(home.path(), "out", &["--plan", "plan.toml", "--epochs", "0"]).output().unwrap();
     assert_eq!(again.status.code(), Some(2));
-    assert!(stderr(&again).contains("the directory holds a run already"), "{}", stderr(&again));
+    assert!(stderr(&again).contains("the directory already holds a run"), "{}", stderr(&again));
 }
 
 #[test]

@@ -267,7 +267,7 @@ fn ctrl_c_saves_the_state_and_says_how_to_go_on() {
     let finetune =
         "finetune --model model --task sst2 --train train.tsv --dev dev.tsv --max-len 16 --epochs 40 --out tuned";
     for (arguments, folder, hint) in [
-        (long.as_str(), "run/finetuned", "to go on: qbert run --model model"),
+        (long.as_str(), "run/finetuned", "to continue: qbert run --model model"),
         (finetune, "tuned", "--out tuned --resume"),
     ] {
         let child = command(home, arguments).spawn().unwrap();
@@ -304,7 +304,10 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
         (RUN.replace(" --dev dev.tsv", ""), "--dev is missing"),
         (RUN.replace(" --dev dev.tsv", "").replace("--task sst2", ""), "--task and --dev are missing"),
         (RUN.replace("--epochs 3", "--epochs 0"), "--epochs is 0"),
-        (RUN.replace("--epochs 3", "--epochs -1"), "'-1' for '--epochs <EPOCHS>': it must be a whole number from 0 up"),
+        (
+            RUN.replace("--epochs 3", "--epochs -1"),
+            "'-1' for '--epochs <EPOCHS>': it must be a whole number, 0 or more",
+        ),
         (RUN.replace("--lr 2e-3", "--lr -1"), "--lr is -1: it must be above 0 and below 1"),
         (RUN.replace("--qat-lr 1e-3", "--qat-lr 5"), "--qat-lr is 5: it must be above 0 and below 1"),
         (format!("{RUN} --bits 9"), "--bits: "),

@@ -18,7 +18,7 @@ use qbert_quant::{ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, Ran
 use qbert_runtime::{Scope, Session, SessionOptions, Tokens};
 use qbert_train::Batch;
 use qbert_train::bert::{Activations, Bert, Mode};
-use qbert_train::qat::{Quantization, QuantizedPass, files};
+use qbert_train::qat::{Calibration, Quantization, QuantizedPass, files};
 use qbert_train::random::Stream;
 use serde_json::Value;
 
@@ -110,11 +110,12 @@ fn batch(seed: u64, config: &Config) -> Batch {
 fn calibrate(directory: &Path, plan: impl Fn(usize) -> Plan) {
     let compute = Compute::detect(2).unwrap();
     let checkpoint = Checkpoint::open(directory).unwrap();
-    let (config, masters) = (checkpoint.config(), checkpoint.load().unwrap());
+    let (config, mut masters) = (checkpoint.config(), checkpoint.load().unwrap());
     let bert = Bert::new(config, masters.layout().clone()).unwrap();
     let mut quantization = Quantization::new(plan(config.layers), config, masters.layout()).unwrap();
-    quantization.fit(&compute, masters.values()).unwrap();
-    quantization.calibrate(&bert, &compute, std::iter::once(Ok(batch(1, config)))).unwrap();
+    let batches = [batch(1, config)];
+    let calibration = Calibration { bert: &bert, compute: &compute, batches: &batches, compensate: false };
+    quantization.calibrate(masters.values_mut(), calibration).unwrap();
     files::write(directory, &quantization).unwrap();
 }
 
@@ -251,7 +252,7 @@ fn a_quantized_directory_its_packed_file_and_what_is_asked_of_it() {
     let parts = ["float_bytes", "tokenizer_bytes", "header_bytes"].map(|part| inspected[part].as_u64().unwrap());
     let sites: u64 = inspected["sites"].as_array().unwrap().iter().map(|s| s["bytes"].as_u64().unwrap()).sum();
     assert_eq!(parts.iter().sum::<u64>() + sites, inspected["file_bytes"].as_u64().unwrap());
-    assert!(run(&["inspect", "small/model.qbert"], "").contains("every checksum is right"));
+    assert!(run(&["inspect", "small/model.qbert"], "").contains("all checksums match"));
 
     // Arguments, lines and objects give the same answers.
     let arguments = run(&["predict", "small/model.qbert", "good film", "bad plot", "--json"], "");
@@ -276,7 +277,7 @@ fn a_quantized_directory_its_packed_file_and_what_is_asked_of_it() {
         ("17", "--max-len: sequences of up to 17 tokens; the model takes 1 to 16"),
         ("0", "--max-len: sequences of up to 0 tokens; the model takes 1 to 16"),
         ("2", "--max-len: a maximum length of 2 is too small"),
-        ("-1", "'--max-len <MAX_LEN>': it must be a whole number from 0 up"),
+        ("-1", "'--max-len <MAX_LEN>': it must be a whole number, 0 or more"),
     ] {
         let output = qbert(home, &["predict", "small/model.qbert", "a", "--max-len", length], "");
         let text = String::from_utf8_lossy(&output.stderr);
@@ -379,5 +380,5 @@ fn a_checkpoint_is_packed_without_training() {
     );
     let bench = ["bench", "infer", "--model", "model", "--bits", "2,3", "--work", "A", "--budget", "0", "--json", "-q"];
     let failed = qbert(home, &bench, "");
-    refused(&failed, "--work: A has sequences of 32 tokens, and the model takes 16 at the most");
+    refused(&failed, "--work: A has sequences of 32 tokens, but the model takes at most 16");
 }

@@ -174,7 +174,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
-                "the disk is full; nothing that was there is lost: free some space and run it again, with --resume where it has one"
+                "the disk is full; nothing that was there is lost: free some space, then run it again or resume it"
             }
             Self::Io { .. } => return None,
             Self::NotFinite { .. } => "the training that made this checkpoint diverged; use an earlier checkpoint",

@@ -17,7 +17,7 @@ use super::result::{Source, check_format, read_json, write_json};
 use super::rows::{PaperTable, Ranges, Row, Selection};
 use super::study::Study;
 use qbert_pipeline::Result;
-use qbert_pipeline::{SiteError, plan_errors};
+use qbert_pipeline::planning::{SiteError, plan_errors};
 
 /// The `format` field of the file.
 const FORMAT: &str = "qbert-weight-errors";

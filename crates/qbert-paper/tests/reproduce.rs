@@ -8,7 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use qbert_kernels::Compute;
 use qbert_paper::{Ranges, RowResult, WeightErrors, render};
+use qbert_pipeline::packed_evaluation::evaluate_packed;
+use qbert_runtime::{Session, SessionOptions};
+use qbert_tasks::{DataSource, Task};
+use qbert_train::evaluate::evaluate;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -118,7 +123,7 @@ fn kill_at(command: &mut Command, directory: &Path, lines: usize, signal: &str) 
             let output = child.wait_with_output().unwrap();
             if signal == "-INT" && !output.status.success() {
                 assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
-                assert!(stderr(&output).contains("to go on: qbert-paper reproduce"), "{}", stderr(&output));
+                assert!(stderr(&output).contains("to continue: qbert-paper reproduce"), "{}", stderr(&output));
             }
             return true;
         }
@@ -206,12 +211,14 @@ fn kept_models_are_what_was_measured() {
     let dev = std::fs::read_to_string(home.path().join("dev.tsv")).unwrap();
     let first: Vec<&str> = dev.lines().take(21).collect();
     std::fs::write(home.path().join("first.tsv"), first.join("\n")).unwrap();
-    for model in [kept.clone(), kept.join("model.qbert")] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_qbert-paper"));
-        command.current_dir(home.path()).arg("eval").arg(&model).args(["--task", "mnli", "--data", "first.tsv"]);
-        let output = succeed(command.args(["--max-len", "22", "--json"]));
-        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(found["value"].as_f64().unwrap(), result.last.as_ref().unwrap().metrics["accuracy"], "{found}");
+    let mut data = DataSource::new(Task::Mnli, [home.path().join("first.tsv")]);
+    data.max_len = 22;
+    let compute = Compute::detect(1).unwrap();
+    let session = Session::open(kept.join("model.qbert"), SessionOptions::default()).unwrap();
+    let checkpoint = evaluate(&kept, &data, &compute, |_, _| {}).unwrap();
+    let packed = evaluate_packed(&session, &data, |_, _| {}).unwrap();
+    for found in [checkpoint, packed] {
+        assert_eq!(found.evaluation.value, result.last.as_ref().unwrap().metrics["accuracy"]);
     }
     // Made again with other settings, it takes the place of the old one.
     let again: Vec<&str> = rows.iter().map(|&word| if word == "12" { "9" } else { word }).chain(["--redo"]).collect();

@@ -1,11 +1,14 @@
-//! The facade's one error: what went wrong, what to do, and whose fault it is.
+//! The pipeline's error: what went wrong, what to do about it, and who has to act.
 //!
-//! It is opaque on purpose: the crates below may change their error enums without breaking a program that uses
-//! this one. Programs decide by [`Error::kind`], people read the text and the hint.
+//! It is opaque on purpose: the crates below may change their error enums without breaking a program that uses this one.
+//! Programs decide by [`Error::kind`]; people read the text and the hint.
+//!
+//! Where text and hint name a setting, they write its field in backticks, with the part of the job it belongs to:
+//! `` `training.optimizer.learning_rate` ``, `` `plan.bits` ``. The command line turns such names into its flags.
 
 use std::fmt;
 
-/// Whose fault an error is; decides the exit code of the command line.
+/// Who has to act on an error; decides the exit code of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -13,7 +16,7 @@ pub enum ErrorKind {
     BadInput,
     /// The machine failed: disk, permissions, network, a missing program. Exit code 1.
     Environment,
-    /// Somebody asked for the end; what is done is kept. Exit code 130.
+    /// The user stopped it; what is done is kept. Exit code 130.
     Interrupted,
 }
 
@@ -27,7 +30,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of a program built on qbert, said the same way.
+    /// An error of a program built on qbert, in the same form.
     pub fn new(kind: ErrorKind, message: impl Into<String>, hint: impl Into<Option<String>>) -> Self {
         Self { kind, message: message.into(), hint: hint.into(), source: None }
     }
@@ -37,14 +40,23 @@ impl Error {
         Self::new(ErrorKind::Environment, message, hint)
     }
 
-    /// The same error, said of a flag of the command line.
+    /// The same error, about a setting of this name: a field in backticks, or a flag.
     #[must_use]
-    pub fn of_flag(mut self, flag: &str) -> Self {
-        self.message = format!("{flag}: {}", self.message);
+    pub fn about(mut self, setting: &str) -> Self {
+        self.message = format!("{setting}: {}", self.message);
         self
     }
 
-    /// Whose fault it is.
+    /// The same error about one of a job's two trainings: `training.epochs` becomes `quantize.epochs`.
+    #[must_use]
+    pub(crate) fn of_training(mut self, part: &str) -> Self {
+        let part = format!("`{part}.");
+        self.message = self.message.replace("`training.", &part);
+        self.hint = self.hint.map(|hint| hint.replace("`training.", &part));
+        self
+    }
+
+    /// Who has to act.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -1,4 +1,8 @@
-//! What identifies files: their sha256, by content only, so that a directory can be moved.
+//! What identifies files and models: sha256 of the content alone, so that a directory can be moved.
+//!
+//! A run's record knows a model by [`model`]: everything that decides what it computes. A packed file names the weights it
+//! was made from by [`weights`]. Training and analysis know a model by the values in memory instead
+//! ([`qbert_train::sensitivity::model_hash`]).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -6,6 +10,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use qbert_model::TokenizerFiles;
+use qbert_train::qat::files as quantized;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
@@ -24,6 +29,9 @@ pub fn sha256(mut reader: impl Read) -> std::io::Result<String> {
 }
 
 /// The sha256 of a file.
+///
+/// # Errors
+/// A file that cannot be read.
 pub fn file(path: &Path) -> Result<String> {
     let failed = |source| Error::from(qbert_model::Error::Io { path: path.to_owned(), action: "read", source });
     sha256(File::open(path).map_err(failed)?).map_err(failed)
@@ -34,8 +42,8 @@ pub fn text(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Files of a checkpoint directory that decide what the model computes, in the order of their names.
-fn model_files(directory: &Path) -> Result<Vec<PathBuf>> {
+/// The files of a directory whose names are wanted, in the order of their names.
+fn files_named(directory: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, PathBuf)>> {
     let failed = |source| {
         let (path, action) = (directory.to_owned(), "list the directory");
         Error::from(qbert_model::Error::Io { path, action, source })
@@ -44,60 +52,91 @@ fn model_files(directory: &Path) -> Result<Vec<PathBuf>> {
     for entry in std::fs::read_dir(directory).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let weights = name.starts_with("model") && (name.ends_with(".safetensors") || name.ends_with(".index.json"));
-        let of_quantization = ["plan.toml", "ranges.safetensors", "activations.json"].contains(&name.as_str());
-        if weights || of_quantization || name == "config.json" || TokenizerFiles::NAMES.contains(&name.as_str()) {
-            files.push(path);
+        if wanted(&name) {
+            files.push((name, path));
         }
     }
     files.sort();
     Ok(files)
 }
 
+/// Whether a checkpoint's file of this name holds weights.
+fn is_weights(name: &str) -> bool {
+    name.starts_with("model") && name.ends_with(".safetensors")
+}
+
+/// The files of a checkpoint directory that decide what the model computes, in the order of their names.
+fn model_files(directory: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let of_quantization = [quantized::PLAN, quantized::RANGES, quantized::ACTIVATIONS];
+    files_named(directory, |name| {
+        let index = name.starts_with("model") && name.ends_with(".index.json");
+        let tokenizer = TokenizerFiles::NAMES.contains(&name);
+        is_weights(name) || index || of_quantization.contains(&name) || name == "config.json" || tokenizer
+    })
+}
+
 /// One hash of everything in a checkpoint directory that decides what the model computes.
+///
+/// # Errors
+/// A directory or file that cannot be read.
 pub fn model(directory: &Path) -> Result<String> {
     let mut lines = String::new();
-    for path in model_files(directory)? {
-        lines += &line(&path, &file(&path)?);
+    for (name, path) in model_files(directory)? {
+        lines += &line(&name, &file(&path)?);
     }
     Ok(text(&lines))
 }
 
 /// A file's share of a model's hash.
-fn line(path: &Path, sha256: &str) -> String {
-    format!("{sha256} {}\n", path.file_name().unwrap_or_default().to_string_lossy())
+fn line(name: &str, sha256: &str) -> String {
+    format!("{sha256} {name}\n")
+}
+
+/// The sha256 of a checkpoint's weight files, one after the other in the order of their names.
+///
+/// # Errors
+/// A directory or file that cannot be read.
+pub fn weights(directory: &Path) -> Result<String> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        |source| Error::from(qbert_model::Error::Io { path, action: "read", source })
+    };
+    let mut all: Box<dyn Read> = Box::new(std::io::empty());
+    for (_, path) in files_named(directory, is_weights)? {
+        all = Box::new(all.chain(File::open(&path).map_err(failed(&path))?));
+    }
+    sha256(all).map_err(failed(directory))
 }
 
 /// What identifies a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelHashes {
-    /// The sha256 of the weight files, one after the other, as [`crate::packing::weights_hash`] has it.
+    /// The sha256 of the weight files, as [`weights`] computes it.
     pub weights: String,
-    /// The hash of all files, as [`model`] has it.
+    /// The hash of all files, as [`model`] computes it.
     pub files: String,
 }
 
 /// Both hashes of a checkpoint, reading every file once.
+///
+/// # Errors
+/// A directory or file that cannot be read.
 pub fn model_and_weights(directory: &Path) -> Result<ModelHashes> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         |source| Error::from(qbert_model::Error::Io { path, action: "read", source })
     };
-    let is_weights = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("model") && name.ends_with(".safetensors")
-    };
-    let paths = model_files(directory)?;
+    let files = model_files(directory)?;
     // The hash of a single weight file is its own; those of several go through one more hash on the way.
-    let is_split = paths.iter().filter(|path| is_weights(path)).count() > 1;
+    let is_split = files.iter().filter(|(name, _)| is_weights(name)).count() > 1;
     let (mut lines, mut single, mut all) = (String::new(), None, Sha256::new());
-    for path in &paths {
+    for (name, path) in &files {
         let opened = File::open(path).map_err(failed(path))?;
         let sum =
-            if is_split && is_weights(path) { sha256(Also { reader: opened, also: &mut all }) } else { sha256(opened) };
+            if is_split && is_weights(name) { sha256(Also { reader: opened, also: &mut all }) } else { sha256(opened) };
         let sum = sum.map_err(failed(path))?;
-        lines += &line(path, &sum);
-        if is_weights(path) {
+        lines += &line(name, &sum);
+        if is_weights(name) {
             single = Some(sum);
         }
     }
@@ -121,6 +160,37 @@ impl<R: Read> Read for Also<'_, R> {
 
 fn hexadecimal(hasher: Sha256) -> String {
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The hashes of a job's models, each computed once.
+#[derive(Debug, Default)]
+pub struct KnownHashes {
+    known: BTreeMap<PathBuf, String>,
+}
+
+impl KnownHashes {
+    /// The hash of the model in a directory, as [`model`] computes it.
+    ///
+    /// # Errors
+    /// As [`model`].
+    pub fn of(&mut self, directory: &Path) -> Result<String> {
+        if let Some(known) = self.known.get(directory) {
+            return Ok(known.clone());
+        }
+        let found = model(directory)?;
+        self.known.insert(directory.to_owned(), found.clone());
+        Ok(found)
+    }
+
+    /// Takes a hash that is known already.
+    pub fn insert(&mut self, directory: &Path, hash: &str) {
+        self.known.insert(directory.to_owned(), hash.to_owned());
+    }
+
+    /// Forgets a directory whose files are about to change.
+    pub fn forget(&mut self, directory: &Path) {
+        self.known.remove(directory);
+    }
 }
 
 /// Hashes of some files of a run, by their names relative to its directory.
@@ -157,8 +227,21 @@ mod tests {
             std::fs::write(directory.join(name), name).unwrap();
             let both = model_and_weights(directory).unwrap();
             assert_eq!(both.files, model(directory).unwrap());
-            assert_eq!(both.weights, crate::packing::weights_hash(directory).unwrap());
+            assert_eq!(both.weights, weights(directory).unwrap());
         }
+    }
+
+    #[test]
+    fn a_model_is_hashed_once_until_its_files_change() {
+        let home = tempfile::tempdir().unwrap();
+        let write = |text: &str| std::fs::write(home.path().join("config.json"), text).unwrap();
+        write("{}");
+        let mut hashes = KnownHashes::default();
+        let before = hashes.of(home.path()).unwrap();
+        write("{ }");
+        assert_eq!(hashes.of(home.path()).unwrap(), before);
+        hashes.forget(home.path());
+        assert_ne!(hashes.of(home.path()).unwrap(), before);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A packed model on a data set: the runtime's scores, the task's decoding and metrics.
+//! Evaluates a packed model on a data set: scores from the runtime, decoding and metrics as for a checkpoint.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use qbert_train::loading::DataReader;
 
 use crate::Result;
 
-/// Evaluates a packed model on a data file, as [`qbert_train::evaluate::evaluate`] does a checkpoint.
+/// Evaluates a packed model on a data file, as [`qbert_train::evaluate::evaluate`] evaluates a checkpoint.
 ///
 /// # Errors
-/// A model for another task or with other labels; whatever is wrong with the data.
+/// A model for another task or with other labels; a problem with the data.
 pub fn evaluate_packed(session: &Session, data: &DataSource, progress: impl FnMut(usize, usize)) -> Result<Evaluated> {
     let reader = DataReader {
         path: session.model().path(),

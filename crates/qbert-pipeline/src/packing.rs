@@ -1,10 +1,10 @@
-//! From a checkpoint to a packed model: what `qbert pack` and `qbert quantize` write, and what benchmarks measure.
+//! Packing a checkpoint into one file for the runtime.
 //!
-//! A directory that `qbert quantize` wrote has its plan and ranges beside the masters and needs nothing more. Any other
-//! checkpoint is quantized here without training, by a plan, on activation ranges learned from some data.
+//! A quantized checkpoint has its plan and ranges beside the masters ([`Packing::quantized`]). Any other checkpoint is
+//! quantized by a plan, without training, with activation ranges learned from some data ([`Packing::by_plan`]).
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use qbert_kernels::Compute;
 use qbert_model::packed::{LayerActivations, PackedContents, PackedTokenizer, packed_bytes, write_packed};
@@ -12,29 +12,41 @@ use qbert_model::{Checkpoint, Config, Parameters};
 use qbert_quant::{
     ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix, RangeMethod, Site, SitePlan,
 };
-use qbert_tasks::Tokenizer;
+use qbert_tasks::{Task, Tokenizer};
 use qbert_train::batch::Batch;
 use qbert_train::bert::{ActivationTensor, Bert};
 use qbert_train::features::Features;
-use qbert_train::qat::{Quantization, files};
+use qbert_train::qat::student::QatSettings;
+use qbert_train::qat::{Calibration, Quantization, files};
 
-use crate::hashes::sha256;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, hashes};
 
 /// The usual name of a packed model.
 pub const FILE_NAME: &str = "model.qbert";
 
-/// The paper's number of groups; a smaller model takes one group per neuron.
-const GROUPS: usize = 128;
+/// Sequences of a calibration batch.
+const CALIBRATION_BATCH: usize = 32;
 
 /// What activation ranges are learned from.
 #[derive(Debug, Clone, Copy)]
-pub enum Calibration<'a> {
-    /// Batches of this many sequences, this many at the most, in the order of the data. Weights are rounded to suit them
-    /// ([`qbert_quant::compensate`]).
-    Data(&'a Features, usize, usize),
+pub enum CalibrationData<'a> {
+    /// The first examples of a data set: as many batches as quantization-aware training takes by default. Weights are
+    /// rounded to suit them ([`qbert_quant::compensate`]).
+    Examples(&'a Features),
     /// These batches, with every weight rounded to its nearest code: for benchmarks on random weights.
     Batches(&'a [Batch]),
+}
+
+impl CalibrationData<'_> {
+    fn batches(self) -> Result<Vec<Batch>> {
+        Ok(match self {
+            Self::Examples(features) => {
+                let most = QatSettings::default().calibration;
+                features.first_batches(CALIBRATION_BATCH, most).collect::<qbert_tasks::Result<_>>()?
+            }
+            Self::Batches(batches) => batches.to_vec(),
+        })
+    }
 }
 
 /// Everything that goes into a packed model.
@@ -59,10 +71,10 @@ enum PackedText {
 }
 
 impl Packing {
-    /// A directory that `qbert quantize` wrote, with its own plan and ranges.
+    /// A quantized checkpoint ([`qbert_train::qat::files`]), with its own plan and ranges.
     ///
     /// # Errors
-    /// When the directory is no quantized checkpoint, or a file of it is damaged or of another model.
+    /// A directory without a quantized checkpoint; a file that is damaged or belongs to another model.
     pub fn quantized(directory: &Path) -> Result<Self> {
         let checkpoint = Checkpoint::open(directory)?;
         let parameters = checkpoint.load()?;
@@ -70,33 +82,28 @@ impl Packing {
         Self::new(&checkpoint, parameters, &quantization)
     }
 
-    /// A checkpoint quantized by a plan without training.
+    /// A checkpoint quantized by a plan without training: the model that quantization-aware training starts from.
     ///
     /// # Errors
     /// A plan for another model; one that quantizes activations, without data to learn their ranges from.
-    pub fn by_plan(directory: &Path, plan: Plan, data: Option<Calibration<'_>>, compute: &Compute) -> Result<Self> {
+    pub fn by_plan(directory: &Path, plan: Plan, data: Option<CalibrationData<'_>>, compute: &Compute) -> Result<Self> {
         let checkpoint = Checkpoint::open(directory)?;
         let mut parameters = checkpoint.load()?;
         let mut quantization = Quantization::new(plan, checkpoint.config(), parameters.layout())?;
-        quantization.fit(compute, parameters.values())?;
-        if quantization.activations().is_some() {
-            let data = data.ok_or_else(|| {
-                let message = "the plan quantizes activations, and there is no data to learn their ranges from";
-                let hint = "give --calibrate FILE and --task, or leave activations in f32 with --activation-bits 32";
-                Error::new(ErrorKind::BadInput, message, hint.to_owned())
-            })?;
-            let bert = Bert::new(checkpoint.config(), parameters.layout().clone())?;
-            let batches: qbert_tasks::Result<Vec<Batch>> = match data {
-                Calibration::Data(features, size, most) => features.first_batches(size, most).collect(),
-                Calibration::Batches(batches) => Ok(batches.to_vec()),
-            };
-            let batches = batches?;
-            quantization.calibrate(&bert, compute, batches.iter().cloned().map(Ok))?;
-            if matches!(data, Calibration::Data(..)) {
-                quantization.compensate(&bert, compute, parameters.values_mut(), &batches)?;
+        let batches = match data {
+            _ if quantization.activations().is_none() => Vec::new(),
+            Some(data) => data.batches()?,
+            None => {
+                let message = "the plan quantizes activations, but there is no data to learn their ranges from";
+                let hint = "give `packing.calibration`, or leave activations in f32: `plan.activation.bits` 32";
+                return Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()));
             }
-        }
-        // As before any evaluation, so that this is the model that `qbert quantize --epochs 0` makes.
+        };
+        let bert = Bert::new(checkpoint.config(), parameters.layout().clone())?;
+        let compensate = matches!(data, Some(CalibrationData::Examples(_)));
+        let calibration = Calibration { bert: &bert, compute, batches: &batches, compensate };
+        quantization.calibrate(parameters.values_mut(), calibration)?;
+        // As before any evaluation: this is the model that training without a single step ends with.
         quantization.before_evaluation(compute, parameters.values())?;
         Self::new(&checkpoint, parameters, &quantization)
     }
@@ -136,18 +143,28 @@ impl Packing {
         packing.note("plan", &quantization.plan().to_toml());
         let name = checkpoint.directory().file_name().map_or(".".into(), |name| name.to_string_lossy());
         packing.note("source", &name);
-        packing.note("sha256", &weights_hash(checkpoint.directory())?);
+        packing.note("sha256", &hashes::weights(checkpoint.directory())?);
         Ok(packing)
     }
 
-    /// The same for a task, whose name is written down.
+    /// A quantized checkpoint for a task, made by this command.
+    ///
+    /// # Errors
+    /// As [`Packing::quantized`].
+    pub fn trained(directory: &Path, task: Task, command: &str) -> Result<Self> {
+        let mut packing = Self::quantized(directory)?.for_task(task.name());
+        packing.note("command", command);
+        Ok(packing)
+    }
+
+    /// Names the task that the model is for.
     #[must_use]
     pub fn for_task(mut self, task: &str) -> Self {
         task.clone_into(&mut self.task);
         self
     }
 
-    /// Writes down where the model comes from.
+    /// Adds a fact about where the model comes from.
     pub fn note(&mut self, key: &str, value: &str) {
         self.provenance.insert(key.to_owned(), value.to_owned());
     }
@@ -182,7 +199,7 @@ impl Packing {
         Ok(write_packed(path, &self.contents())?)
     }
 
-    /// The packed model in memory; `name` stands for it in errors.
+    /// The packed model in memory; errors call it `name`.
     ///
     /// # Errors
     /// When the parts do not fit together.
@@ -191,13 +208,12 @@ impl Packing {
     }
 }
 
-/// A plan by widths alone: one width for every encoder layer, or a second one for the middle third of them. Embedding
-/// tables and activations are given theirs.
+/// A plan from widths alone, without sensitivities.
 ///
 /// # Errors
-/// A width that is none.
-pub fn plan_by_widths(config: &Config, widths: &Widths) -> Result<Plan> {
-    let groups = GroupSpec::Count(GROUPS.min(config.hidden_size).min(config.intermediate_size));
+/// A number that is not a width.
+pub fn plan_by_widths(config: &Config, widths: &PartWidths) -> Result<Plan> {
+    let groups = GroupSpec::default_for(config.hidden_size.min(config.intermediate_size));
     let bits = |number: u32| Precision::from_number(i64::from(number));
     let mut plan = Plan::uniform(config.layers, bits(widths.layers)?, groups, widths.range);
     if let Some(middle) = widths.middle_layers {
@@ -205,7 +221,7 @@ pub fn plan_by_widths(config: &Config, widths: &Widths) -> Result<Plan> {
             plan = plan.with_layer_bits(layer, bits(middle)?)?;
         }
     }
-    let groups = GroupSpec::Count(GROUPS.min(config.hidden_size));
+    let groups = GroupSpec::default_for(config.hidden_size);
     let table = |number| Ok::<_, Error>(SitePlan { bits: bits(number)?, groups, range: widths.range });
     let (word, rest) = (table(widths.word_embedding)?, table(widths.other_embeddings)?);
     let activation = ActivationPlan { bits: bits(widths.activations)?, range: RangeMethod::MinMax };
@@ -217,41 +233,19 @@ pub fn middle_layers(layers: usize) -> std::ops::Range<usize> {
     layers / 3..layers - layers / 3
 }
 
-/// The numbers of [`plan_by_widths`].
+/// The widths of [`plan_by_widths`], in bits; 32 is f32.
 #[derive(Debug, Clone)]
-pub struct Widths {
-    /// Of the encoder layers.
+pub struct PartWidths {
+    /// The encoder layers.
     pub layers: u32,
-    /// Of the middle third of them, if another.
+    /// The middle third of the layers, if different.
     pub middle_layers: Option<u32>,
-    /// Of the word embedding.
+    /// The word embedding.
     pub word_embedding: u32,
-    /// Of positions and token types.
+    /// The position and token type embeddings.
     pub other_embeddings: u32,
-    /// Of activations: 8, or 32 for none.
+    /// Activations: 8 or 32.
     pub activations: u32,
-    /// How ranges of weights are found.
+    /// How the ranges of weights are found.
     pub range: RangeMethod,
-}
-
-/// The sha256 of the checkpoint's weight files, one after the other in the order of their names.
-pub fn weights_hash(directory: &Path) -> Result<String> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        |source| Error::from(qbert_model::Error::Io { path, action: "read", source })
-    };
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(failed(directory))? {
-        let path = entry.map_err(failed(directory))?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.starts_with("model") && name.ends_with(".safetensors") {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    let mut all: Box<dyn std::io::Read> = Box::new(std::io::empty());
-    for path in &paths {
-        all = Box::new(std::io::Read::chain(all, std::fs::File::open(path).map_err(failed(path))?));
-    }
-    sha256(all).map_err(failed(directory))
 }

@@ -23,6 +23,17 @@ pub enum GroupSpec {
     PerNeuron,
 }
 
+impl GroupSpec {
+    /// The paper's usual number of groups.
+    pub const DEFAULT_COUNT: usize = 128;
+
+    /// The default grouping of matrices with at least `neurons` output neurons: [`Self::DEFAULT_COUNT`] groups, or one
+    /// per neuron in a model that is too small for that.
+    pub fn default_for(neurons: usize) -> Self {
+        Self::Count(Self::DEFAULT_COUNT.min(neurons))
+    }
+}
+
 impl fmt::Display for GroupSpec {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -145,6 +156,12 @@ mod tests {
         let neurons = Groups::resolve(GroupSpec::PerNeuron, 768, 12).unwrap();
         assert_eq!((neurons.count(), neurons.span(767)), (768, 767..768));
         assert_eq!(Groups::resolve(GroupSpec::Count(1), 768, 12).unwrap().span(0), 0..768);
+    }
+
+    #[test]
+    fn a_small_model_has_one_group_per_neuron_by_default() {
+        assert_eq!(GroupSpec::default_for(768), GroupSpec::Count(128));
+        assert_eq!(GroupSpec::default_for(48), GroupSpec::Count(48));
     }
 
     #[test]

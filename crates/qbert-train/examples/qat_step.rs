@@ -19,7 +19,7 @@ use qbert_quant::{GroupSpec, Plan, Precision, RangeMethod};
 use qbert_train::bert::{Activations, BackwardBuffers, Mode, Pass, zero};
 use qbert_train::optimizer::{Optimizer, OptimizerSettings};
 use qbert_train::qat::distill::Distillation;
-use qbert_train::qat::student::{QatSettings, Student};
+use qbert_train::qat::student::{QatSettings, StepOf, Student};
 use qbert_train::qat::{Quantization, QuantizedPass};
 use qbert_train::random::Stream;
 use qbert_train::{Batch, Bert, Targets};
@@ -51,7 +51,12 @@ impl Machine {
                 );
             }
             Some(student) => {
-                student.before_step(compute, weights.values(), (step, 1000), std::slice::from_ref(batch))?;
+                student.before_step(
+                    compute,
+                    weights.values(),
+                    StepOf { step, total: 1000 },
+                    std::slice::from_ref(batch),
+                )?;
                 let pass = QuantizedPass { compute, batch, mode };
                 student.learn(bert, pass, 1.0, activations, (buffers, gradients))?;
                 student.after_backward(compute, weights.values(), gradients);

@@ -1,4 +1,4 @@
-//! How far the attention of two models is apart, per head and layer (paper, §5.2, Fig. 5).
+//! How far the attention of two models diverges, per head and layer (paper, §5.2, Fig. 5).
 //!
 //! For every token the probabilities with which it attends to the others are a distribution; the divergence
 //! KL(first ‖ second) of the two models' distributions is averaged over all tokens of a sample of the data.
@@ -19,25 +19,25 @@ use crate::qat::Quantization;
 use crate::sensitivity::settings::sample_size;
 use crate::sensitivity::work::Sample;
 
-/// What is compared.
+/// What to compare.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// The reference, normally the full-precision model.
     pub first: PathBuf,
     /// The other one, normally a quantized checkpoint.
     pub second: PathBuf,
-    /// The data whose tokens are averaged over, of the task of both.
+    /// The data whose tokens the divergence is averaged over, of the task of both.
     pub data: DataSource,
-    /// What decides the numbers.
+    /// Sample and seed.
     pub settings: Settings,
 }
 
-/// What decides the numbers.
+/// The settings of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Share of the data.
     pub fraction: f64,
-    /// Sequences at the most; `None` for no limit, as in the paper.
+    /// Most sequences in the sample; `None` for no limit, as in the paper.
     pub max_examples: Option<usize>,
     /// Seed of the sample.
     pub seed: u64,
@@ -64,7 +64,7 @@ impl<'a> Side<'a> {
 
     fn forward(&mut self, compute: &Compute, batch: &Batch) {
         let weights = self.loaded.model_weights(self.quantization.as_ref());
-        weights.answer(&self.loaded.bert, (compute, batch), &mut self.activations);
+        weights.answer(&self.loaded.bert, compute, batch, &mut self.activations);
     }
 
     fn hash(&self) -> String {
@@ -73,11 +73,11 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Compares two models; `watch` sees how many of the batches are done.
+/// Compares two models; `watch` gets the number of batches that are done, and of all.
 pub fn attention_kl(job: &Job, compute: &Compute, watch: &mut dyn FnMut(usize, usize)) -> Result<AttentionKl> {
     let settings = &job.settings;
     if !(settings.fraction > 0.0 && settings.fraction <= 1.0) {
-        let (name, value) = ("--fraction", settings.fraction.to_string());
+        let (name, value) = ("`attention.fraction`", settings.fraction.to_string());
         return Err(Error::Setting { name, value, rule: "it must be above 0 and at most 1" });
     }
     let open = |model: &Path| Loaded::open(model, &job.data);

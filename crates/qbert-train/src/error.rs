@@ -1,4 +1,6 @@
-//! What can go wrong in training, said with the step, file or parameter it is about.
+//! What can go wrong in training, with the step, file or parameter it is about.
+//!
+//! Settings are called by their field, in backticks: `` `training.batch` ``. The command line turns that into a flag.
 
 use std::path::PathBuf;
 
@@ -27,13 +29,13 @@ pub enum Error {
         what: &'static str,
         /// Its value.
         value: f64,
-        /// Where training can be picked up.
+        /// Where training can be continued from.
         last_good: Option<PathBuf>,
     },
-    /// A hyper-parameter makes no sense.
+    /// A setting that makes no sense.
     #[error("{name} is {value}: {rule}")]
     Setting {
-        /// The setting, as the command line spells it.
+        /// The setting: its field in backticks.
         name: &'static str,
         /// What was given.
         value: String,
@@ -42,7 +44,7 @@ pub enum Error {
     },
     /// Sequences longer than the model can take.
     #[error(
-        "--max-len is {max_len}: the model has {positions} positions (max_position_embeddings in config.json), so it can be at most {positions}"
+        "`data.max_len` is {max_len}: the model has {positions} positions (max_position_embeddings in config.json), so it can be at most {positions}"
     )]
     TooLong {
         /// What was asked for.
@@ -50,15 +52,15 @@ pub enum Error {
         /// What the model has.
         positions: usize,
     },
-    /// Data of which nothing can be used.
-    #[error("{}: there is nothing to {to}: no example is left", list(files))]
+    /// Data without a usable example.
+    #[error("{}: nothing to {to}: no example is left", list(files))]
     NoExamples {
         /// The files.
         files: Vec<PathBuf>,
-        /// What was to be done with them.
+        /// What they were needed for.
         to: &'static str,
     },
-    /// A run directory does not fit the run that is to be resumed.
+    /// A run directory that does not fit the run to be resumed.
     #[error("{}: {problem}", path.display())]
     Resume {
         /// The file.
@@ -66,8 +68,8 @@ pub enum Error {
         /// What does not fit.
         problem: String,
     },
-    /// Whoever watches asked for the end; everything that is done is kept.
-    #[error("stopped as asked; {} keeps what is done", path.display())]
+    /// The observer asked to stop; everything done so far is kept.
+    #[error("stopped as requested; {} keeps what is done", path.display())]
     Stopped {
         /// The state.
         path: PathBuf,
@@ -112,7 +114,7 @@ pub enum Error {
         /// Why not.
         source: qbert_kernels::int::LayoutError,
     },
-    /// An activation whose range was to be learned is no number.
+    /// An activation that is not a finite number, so that no range can be learned from it.
     #[error("activation {name}: {source}")]
     Activation {
         /// Layer and tensor.
@@ -120,7 +122,7 @@ pub enum Error {
         /// What is wrong with its values.
         source: Box<qbert_quant::Error>,
     },
-    /// A file of a quantized checkpoint is not what it should be.
+    /// A file of a quantized checkpoint is missing, damaged or of another model.
     #[error("{}: {problem}", path.display())]
     QuantizedFile {
         /// The file.
@@ -147,21 +149,23 @@ impl Error {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Diverged { .. } => "lower --lr (a tenth is a good next try), or check the data for broken examples",
+            Self::Diverged { .. } => {
+                "lower `training.optimizer.learning_rate` (a tenth is a good next try), or check the data for broken examples"
+            }
             Self::Resume { .. } => {
-                "--resume with the settings of the first command goes on with it; another --out begins anew"
+                "`job.resume` with the settings of the first run continues it; another `job.out` starts a new one"
             }
             Self::NoExamples { .. } => {
-                "`qbert data` shows what is in a file; questions without an answer are left out, and so is what --max-train or --max-dev cuts off"
+                "`qbert data` shows what is in a file; questions without an answer are left out, and so is what `training.max_train` or `training.max_dev` cuts off"
             }
-            Self::Stopped { .. } => "the same command with --resume goes on from there",
+            Self::Stopped { .. } => "`job.resume` continues from there",
             Self::Sensitivity { .. } => "make it with `qbert analyze`; parts must come from the same command",
             Self::Curvature { .. } => "the checkpoint's weights overflow: fine-tune it again at a lower rate",
             Self::Activation { .. } => {
-                "the model computes infinity or NaN on this data: check the checkpoint, or lower --lr"
+                "the model computes infinity or NaN on this data: check the checkpoint, or lower `training.optimizer.learning_rate`"
             }
             Self::Integers { .. } => "leave the activations in f32: [activation] bits = 32 in the plan",
-            Self::QuantizedFile { .. } => "write the checkpoint again with qbert quantize",
+            Self::QuantizedFile { .. } => "write the checkpoint again with `qbert quantize`",
             Self::Document(error) => return error.hint(),
             Self::Quant(error) => return error.hint(),
             Self::Model(error) => return error.hint(),

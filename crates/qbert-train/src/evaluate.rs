@@ -132,7 +132,7 @@ pub fn scores_with(
     for indices in features.evaluation_batches(BATCH_TOKENS) {
         let batch = features.batch(&indices, false)?;
         bert.check(&batch)?;
-        weights.answer(bert, (compute, &batch), &mut activations);
+        weights.answer(bert, compute, &batch, &mut activations);
         let mut rest = &activations.logits[..];
         for &index in &indices {
             let rows = features.output().rows(features.length(index));

@@ -198,7 +198,7 @@ pub fn finetune_on(job: &Finetune, data: TrainingData, compute: &Compute, watch:
 
 fn check_epochs(settings: &Settings) -> Result<()> {
     if settings.steps.unwrap_or(settings.epochs) == 0 {
-        let (name, rule) = ("epochs", "fine-tuning needs at least one; quantization with 0 only calibrates");
+        let (name, rule) = ("`training.epochs`", "fine-tuning needs at least one; quantization with 0 only calibrates");
         return Err(Error::Setting { name, value: "0".to_owned(), rule });
     }
     Ok(())

@@ -16,7 +16,7 @@ use crate::loading::Loaded;
 use crate::random::Stream;
 use crate::sensitivity::work::{Sample, Wanted};
 
-/// What landscapes are made from.
+/// Everything landscapes are computed from.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// Fine-tuned checkpoint.
@@ -25,18 +25,18 @@ pub struct Job {
     pub data: DataSource,
     /// The layers, counted from 0.
     pub layers: Vec<usize>,
-    /// What decides the numbers.
+    /// Grid, sample and seed.
     pub settings: Settings,
 }
 
-/// What decides the numbers of a landscape.
+/// The settings of a landscape.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Points along each direction: an odd number, so that the model itself is in the middle.
     pub points: usize,
     /// Length of the longest step along each direction, in the norm of the weights' change.
     pub extent: f64,
-    /// Sequences whose loss is shown at the most; `None` for no limit.
+    /// Most sequences in the sample; `None` for no limit.
     pub max_examples: Option<usize>,
     /// When the search for eigenvectors stops.
     pub stop: Stop,
@@ -61,29 +61,29 @@ impl Settings {
         let refuse = |name, value: String, rule| Err(Error::Setting { name, value, rule });
         if !(3..=201).contains(&self.points) || self.points.is_multiple_of(2) {
             let rule = "it must be odd, as the model itself is in the middle, and from 3 to 201";
-            return refuse("--points", self.points.to_string(), rule);
+            return refuse("`landscape.points`", self.points.to_string(), rule);
         }
         if !(self.extent > 0.0 && self.extent.is_finite()) {
-            return refuse("--extent", self.extent.to_string(), "it must be above 0");
+            return refuse("`landscape.extent`", self.extent.to_string(), "it must be above 0");
         }
         if self.max_examples == Some(0) {
-            return refuse("--max-examples", "0".to_owned(), "it must be at least 1");
+            return refuse("`landscape.max_examples`", "0".to_owned(), "it must be at least 1");
         }
         Ok(())
     }
 }
 
-/// Where the work is: what is being done, and how much of it.
+/// Gets progress: the kind of work, how much is done, and of how much.
 pub type Watch<'a> = &'a mut dyn FnMut(&str, usize, usize);
 
-/// Computes the landscapes of the layers asked for.
+/// Computes the landscapes of the requested layers.
 pub fn landscapes(job: &Job, compute: &Compute, watch: Watch<'_>) -> Result<LossLandscapes> {
     job.settings.check()?;
     let loaded = Loaded::open(&job.model, &job.data)?;
     let count = loaded.bert.config().layers;
     if let Some(&layer) = job.layers.iter().find(|&&layer| layer >= count) {
         let rule = "the model has fewer layers than that (they are counted from 0)";
-        return Err(Error::Setting { name: "--layer", value: layer.to_string(), rule });
+        return Err(Error::Setting { name: "`landscape.layers`", value: layer.to_string(), rule });
     }
     let settings = &job.settings;
     let most = settings.max_examples.unwrap_or(loaded.data.features.len());
@@ -132,7 +132,7 @@ impl Plane<'_> {
             for ((layer, method), product) in methods.iter().zip(&mut products) {
                 wanted.extend(method.vector().map(|vector| Wanted { layer: *layer, vector, product }));
             }
-            self.sample.products((self.loaded, self.compute), &mut pass, 0, &mut wanted)?;
+            self.sample.products(self.loaded, self.compute, &mut pass, 0, &mut wanted)?;
             for ((_, method), product) in methods.iter_mut().zip(&products) {
                 if method.vector().is_some() {
                     method.advance(product);

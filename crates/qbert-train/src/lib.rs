@@ -4,7 +4,6 @@
 //! number of threads. [`ops`] holds the operations, [`bert`] calls them in order, [`trainer`] calls that.
 
 pub mod attention_kl;
-pub mod bench;
 pub mod bert;
 mod error;
 pub mod evaluate;

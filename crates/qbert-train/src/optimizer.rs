@@ -1,11 +1,11 @@
-//! AdamW with decoupled weight decay, gradient clipping, and the learning rate's rise and fall.
+//! AdamW with decoupled weight decay, gradient clipping and the learning rate's schedule.
 
 use std::ops::Range;
 
 use qbert_kernels::{AdamW, Compute};
 use qbert_model::ParameterLayout;
 
-/// How the optimizer is set.
+/// The settings of the optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct OptimizerSettings {
     /// The highest learning rate.
@@ -18,7 +18,7 @@ pub struct OptimizerSettings {
     pub epsilon: f64,
     /// Decay of matrices and embeddings; biases and LayerNorm have none.
     pub weight_decay: f64,
-    /// The gradient is scaled down to this norm when it is longer; 0 for never.
+    /// Larger gradients are scaled down to this norm; 0 for never.
     pub clip: f64,
 }
 
@@ -35,7 +35,7 @@ pub struct Schedule {
     pub peak: f64,
     /// Steps of warm-up.
     pub warmup: usize,
-    /// Steps in all.
+    /// Total number of steps.
     pub total: usize,
 }
 
@@ -81,7 +81,7 @@ impl Optimizer {
         &self.settings
     }
 
-    /// One step at `rate`. Returns the gradient's norm before clipping; where it is not finite, nothing is changed.
+    /// One step at `rate`. Returns the gradient's norm before clipping; if it is not finite, nothing changes.
     pub fn step(&mut self, compute: &Compute, rate: f64, weights: &mut [f32], gradients: &[f32]) -> f64 {
         let norm = compute.sum_of_squares(gradients).sqrt();
         if !norm.is_finite() {

@@ -1,9 +1,8 @@
 //! Seeded, named streams of random numbers.
 //!
-//! A run is repeatable only if every use of chance has a stream of its own: drawing one number more for a new head must
-//! not change the order of the data. A stream is named by what it is for; its numbers depend on the seed, the name and
-//! the position alone (splitmix64), so a stream can be picked up anywhere after a crash.
-//! Not for secrets.
+//! A run is repeatable only if every use of random numbers has a stream of its own: drawing one more number for a new head
+//! must not change the order of the data. A stream is named after its purpose. Its numbers depend only on the seed, the name
+//! and the position (splitmix64), so a stream can be continued anywhere after a crash. Not for secrets.
 
 /// A stream of random numbers.
 #[derive(Debug, Clone)]
@@ -62,7 +61,7 @@ impl Stream {
         }
     }
 
-    /// Puts the items into random order (Fisher–Yates).
+    /// Shuffles the items (Fisher–Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));

@@ -1,7 +1,8 @@
-//! What survives a crash: weights, optimizer moments and the place in the data, in one file written whole or not at all.
+//! The state that survives a crash: weights, optimizer moments and the place in the data, in one file that is written whole
+//! or not at all.
 //!
-//! The random numbers need no state: every stream is named by seed and position (see [`crate::random`]). Picking a run
-//! up from this file therefore ends with the same bytes as never having stopped.
+//! Random numbers need no state: every stream is named by seed and position ([`crate::random`]). So a resumed run ends with
+//! the same bytes as one that never stopped.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,10 +15,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::qat::activations::Learned;
 
-/// The place of a run, and what it is a run of.
+/// Where a run is, and the settings that identify it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Position {
-    /// Everything that decides the result: a run is only continued with the same.
+    /// Everything that decides the result: a run is continued only with the same.
     pub settings: serde_json::Value,
     /// Optimizer steps taken.
     pub steps: usize,
@@ -25,12 +26,12 @@ pub struct Position {
     pub log_bytes: u64,
     /// Epochs whose evaluation is done.
     pub evaluated: usize,
-    /// The best figure so far, and after which epoch.
+    /// The best metric so far, and its epoch.
     pub best: Option<(f64, usize)>,
-    /// Of a model that is being quantized: its figures before training.
+    /// The metrics of a model that is being quantized, before training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<BeforeTraining>,
-    /// Of a model that is being quantized: what is known of its activations.
+    /// What was learned about the activations of a model that is being quantized.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activations: Option<Learned>,
 }

@@ -1,19 +1,17 @@
-//! The trainer: epochs over shuffled data, a log line per step, evaluation after every epoch, the best weights kept,
-//! and a state that survives `kill -9`.
+//! The trainer: epochs over shuffled data, a log line per step, an evaluation after every epoch, the best weights kept, and
+//! a state that survives `kill -9`.
 //!
-//! A run owns its output directory: the best checkpoint in Hugging Face layout, `train.jsonl`, `metrics.json`, and
-//! while it is not finished `resume.safetensors`.
+//! A run owns its output directory ([`directory`]).
 
+mod directory;
 mod settings;
 
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use qbert_documents::{BeforeTraining, DevFigure, EpochRecord, TrainingMetrics};
+use qbert_documents::BeforeTraining;
 use qbert_kernels::Compute;
-use qbert_model::{Parameters, TokenizerFiles, atomic, update_checkpoint};
+use qbert_model::{Parameters, TokenizerFiles};
 use qbert_tasks::Labels;
 use serde::Serialize;
 
@@ -22,10 +20,10 @@ use crate::error::{Error, Result};
 use crate::evaluate::{self, Evaluation};
 use crate::features::Features;
 use crate::optimizer::{Optimizer, Schedule};
-use crate::qat::student::Student;
-use crate::qat::{ModelWeights, QuantizedPass, files};
+use crate::qat::student::{StepOf, Student};
+use crate::qat::{ModelWeights, QuantizedPass};
 use crate::random::Stream;
-use crate::state::{self, Position, difference};
+use crate::state::Position;
 
 pub use qbert_documents::StepRecord;
 pub use settings::Settings;
@@ -39,25 +37,25 @@ pub struct Run<'a> {
     pub labels: &'a Labels,
     /// Carried along into the checkpoint.
     pub tokenizer: &'a TokenizerFiles,
-    /// What is learned from.
+    /// Training data.
     pub train: &'a Features,
-    /// What the epochs are judged by.
+    /// The data that decides which epoch is the best.
     pub dev: &'a Features,
     /// The run's directory.
     pub out: &'a Path,
-    /// What else must be equal for a run to be continued: task, data, model.
+    /// What else must be the same to continue a run: task, data, model.
     pub identity: serde_json::Value,
 }
 
-/// Whoever watches a run.
+/// Observes a training run.
 pub trait Watch {
     /// A step is done.
     fn step(&mut self, record: &StepRecord, total: usize);
-    /// A model that is to be quantized was evaluated as it came in.
+    /// A model was evaluated in full precision, before it is quantized.
     fn full_precision(&mut self, _evaluation: &Evaluation) {}
-    /// An epoch was evaluated; 0 stands for a quantized model before its first step.
+    /// The model was evaluated after an epoch; 0 is a quantized model before its first step.
     fn evaluated(&mut self, epoch: usize, evaluation: &Evaluation, best: bool);
-    /// Asked after every step: whether to save the state and end with [`Error::Stopped`].
+    /// Called after every step: whether to save the state and end with [`Error::Stopped`].
     fn stop(&mut self) -> bool {
         false
     }
@@ -68,18 +66,18 @@ pub trait Watch {
 pub struct Outcome {
     /// The metric's name.
     pub metric: &'static str,
-    /// The best figure, in percent.
+    /// The best value of the metric, in percent.
     pub best: f64,
     /// After which epoch, counted from 1; 0 for a quantized model before its first step.
     pub best_epoch: usize,
     /// Optimizer steps.
     pub steps: usize,
-    /// Of a quantized model: its figures before training.
+    /// The metrics of a quantized model before training.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<BeforeTraining>,
 }
 
-/// How often the state is saved, at least.
+/// The state is saved at least this often.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
 /// A run in progress.
@@ -95,20 +93,19 @@ pub struct Trainer<'a> {
     buffers: BackwardBuffers,
     position: Position,
     schedule: Schedule,
-    /// Steps of a whole pass over the data.
+    /// Steps per pass over the data.
     per_epoch: usize,
-    save_every: Duration,
     student: Option<Student>,
-    /// The full-precision model's figure, where it was measured before.
+    /// The metric in full precision, if it is known already.
     full_precision: Option<f64>,
     keeps_last: bool,
-    /// Of a run that is over and was asked to go on: how it ended.
+    /// How the run ended, if it was already finished when it was resumed.
     finished: Option<Outcome>,
 }
 
 impl<'a> Trainer<'a> {
-    /// Prepares a run from `weights`; with `resume`, picks up where the directory's last state was saved. A run that is over
-    /// and is asked to go on just says how it ended.
+    /// Prepares a run from `weights`. With `resume`, it continues from the state saved in the directory; a finished run just
+    /// returns how it ended.
     pub fn new(
         run: Run<'a>,
         settings: Settings,
@@ -119,7 +116,7 @@ impl<'a> Trainer<'a> {
         Self::for_student(run, settings, compute, weights, None, resume)
     }
 
-    /// The same for a model that is being quantized: passes compute with what `student` makes of the weights.
+    /// The same for a model that is being quantized: passes compute with the quantized weights of `student`.
     pub fn for_student(
         run: Run<'a>,
         settings: Settings,
@@ -154,7 +151,6 @@ impl<'a> Trainer<'a> {
             position,
             schedule,
             per_epoch,
-            save_every: SAVE_EVERY,
             student,
             full_precision: None,
             keeps_last: false,
@@ -164,152 +160,35 @@ impl<'a> Trainer<'a> {
         Ok(trainer)
     }
 
-    /// Saves the state more or less often than once a minute.
-    pub fn set_save_every(&mut self, interval: Duration) {
-        self.save_every = interval;
-    }
-
-    /// Takes the full-precision model's dev figure as given, instead of measuring it again before quantizing.
+    /// Uses this dev metric of the full-precision model instead of evaluating it before quantizing.
     pub fn set_full_precision(&mut self, value: f64) {
         self.full_precision = Some(value);
     }
 
-    /// Keeps the model of the last epoch, rather than that of the best one.
+    /// Keeps the model of the last epoch instead of the best one.
     pub fn keep_last(&mut self) {
         self.keeps_last = true;
     }
 
-    /// Optimizer steps of the whole run, and those already taken.
+    /// Optimizer steps of the whole run, and how many are taken.
     pub fn steps(&self) -> (usize, usize) {
         (self.schedule.total, self.position.steps)
-    }
-
-    fn state_path(&self) -> PathBuf {
-        self.run.out.join("resume.safetensors")
-    }
-
-    fn log_path(&self) -> PathBuf {
-        self.run.out.join("train.jsonl")
-    }
-
-    fn metrics_path(&self) -> PathBuf {
-        self.run.out.join("metrics.json")
-    }
-
-    /// Makes the directory ready: empty for a new run, cut back to the saved step for a resumed one.
-    fn open(&mut self, resume: bool) -> Result<()> {
-        let out = self.run.out;
-        let io = |path: &Path, action| {
-            let path = path.to_owned();
-            move |source| Error::Io { path, action, source }
-        };
-        std::fs::create_dir_all(out).map_err(io(out, "create the directory"))?;
-        atomic::remove_leftovers(out)?;
-        let (state, log) = (self.state_path(), self.log_path());
-        if resume && state.exists() {
-            let mut ranges = self.student.as_ref().map_or(Vec::new(), |student| student.flat_ranges());
-            let mut targets: Vec<(&str, &mut [f32])> = vec![
-                ("weights", self.weights.values_mut()),
-                ("first", &mut self.optimizer.first),
-                ("second", &mut self.optimizer.second),
-            ];
-            if self.student.is_some() {
-                targets.push(("ranges", &mut ranges));
-            }
-            let saved = state::read(&state, &mut targets)?;
-            if saved.settings != self.position.settings {
-                let difference = difference(&saved.settings, &self.position.settings);
-                return Err(Error::Resume {
-                    path: state,
-                    problem: format!("the run was started differently: {difference}"),
-                });
-            }
-            self.optimizer.steps = saved.steps;
-            if let Some(student) = &mut self.student {
-                student.restore(&ranges, saved.activations.clone())?;
-            }
-            self.position = saved;
-            let file =
-                OpenOptions::new().write(true).create(true).truncate(false).open(&log).map_err(io(&log, "open"))?;
-            return file.set_len(self.position.log_bytes).map_err(io(&log, "shorten"));
-        }
-        let finished = out.join("model.safetensors");
-        if resume && finished.exists() {
-            self.finished = Some(self.ended()?);
-            return Ok(());
-        }
-        if finished.exists() || state.exists() {
-            let path = if state.exists() { state } else { finished };
-            return Err(Error::Resume { path, problem: "the directory holds a run already".to_owned() });
-        }
-        std::fs::write(&log, b"").map_err(io(&log, "create"))?;
-        // From here to the end there is a state: a directory with weights but without one is a finished run.
-        self.save()
-    }
-
-    /// How a run that is over ended, if it was this one.
-    fn ended(&self) -> Result<Outcome> {
-        let path = self.metrics_path();
-        let ended: TrainingMetrics = qbert_documents::read(&path)?;
-        if ended.run != self.position.settings {
-            let difference = difference(&ended.run, &self.position.settings);
-            return Err(Error::Resume {
-                path,
-                problem: format!("the finished run was made differently: {difference}"),
-            });
-        }
-        let (Some(best_epoch), true) = (ended.epoch, ended.dev.value.is_finite()) else {
-            return Err(Error::Resume { path, problem: "`epoch` or `dev.value` is missing".to_owned() });
-        };
-        let metric = self.run.dev.metric();
-        Ok(Outcome { metric, best: ended.dev.value, best_epoch, steps: self.schedule.total, before: ended.before })
     }
 
     /// Trains to the end.
     ///
     /// # Errors
-    /// [`Error::Stopped`] when `watch` asks for it, with the state saved; [`Error::Diverged`]; a file that cannot be written.
+    /// [`Error::Stopped`] if `watch` asks to stop, with the state saved; [`Error::Diverged`]; a file that cannot be written.
     pub fn run(mut self, watch: &mut dyn Watch) -> Result<Outcome> {
         if let Some(outcome) = self.finished {
             return Ok(outcome);
         }
-        let (per_epoch, total) = (self.per_epoch, self.schedule.total);
         if self.student.is_some() && self.position.before.is_none() {
             self.before_training(watch)?;
         }
-        let mut saved = Instant::now();
-        for epoch in self.position.evaluated..total.div_ceil(per_epoch) {
-            let mut order: Vec<usize> = (0..self.run.train.len()).collect();
-            Stream::new(self.settings.seed, "order", epoch as u64).shuffle(&mut order);
-            while self.position.steps < ((epoch + 1) * per_epoch).min(total) {
-                let within = self.position.steps - epoch * per_epoch;
-                let size = self.settings.batch * self.settings.accumulate;
-                let indices = &order[within * size..((within + 1) * size).min(order.len())];
-                let record = self.step(indices)?;
-                self.log(&record)?;
-                watch.step(&record, total);
-                if watch.stop() {
-                    self.save()?;
-                    return Err(Error::Stopped { path: self.state_path() });
-                }
-                if saved.elapsed() >= self.save_every {
-                    self.save()?;
-                    saved = Instant::now();
-                }
-            }
-            let evaluation = self.evaluate()?;
-            let best = self.position.best.is_none_or(|(best, _)| evaluation.value > best);
-            if best {
-                self.position.best = Some((evaluation.value, epoch + 1));
-            }
-            if best || self.keeps_last {
-                self.write_kept(epoch + 1, &evaluation)?;
-            }
-            self.log_evaluation(epoch + 1, &evaluation)?;
-            watch.evaluated(epoch + 1, &evaluation, best);
-            self.position.evaluated = epoch + 1;
-            self.save()?;
-            saved = Instant::now();
+        for epoch in self.position.evaluated..self.schedule.total.div_ceil(self.per_epoch) {
+            self.train_epoch(epoch, watch)?;
+            self.after_epoch(epoch + 1, watch)?;
         }
         let state = self.state_path();
         std::fs::remove_file(&state).map_err(|source| Error::Io { path: state, action: "remove", source })?;
@@ -318,7 +197,48 @@ impl<'a> Trainer<'a> {
         Ok(Outcome { metric, best, best_epoch, steps: self.position.steps, before: self.position.before })
     }
 
-    /// What the model can do as it is, and quantized without training; the latter is the first to be the best.
+    /// The steps of an epoch, counted from 0, that are left.
+    fn train_epoch(&mut self, epoch: usize, watch: &mut dyn Watch) -> Result<()> {
+        let (per_epoch, total) = (self.per_epoch, self.schedule.total);
+        let mut order: Vec<usize> = (0..self.run.train.len()).collect();
+        Stream::new(self.settings.seed, "order", epoch as u64).shuffle(&mut order);
+        let mut saved = Instant::now();
+        while self.position.steps < ((epoch + 1) * per_epoch).min(total) {
+            let within = self.position.steps - epoch * per_epoch;
+            let size = self.settings.batch * self.settings.accumulate;
+            let indices = &order[within * size..((within + 1) * size).min(order.len())];
+            let record = self.step(indices)?;
+            self.log(&record)?;
+            watch.step(&record, total);
+            if watch.stop() {
+                self.save()?;
+                return Err(Error::Stopped { path: self.state_path() });
+            }
+            if saved.elapsed() >= SAVE_EVERY {
+                self.save()?;
+                saved = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
+    /// Evaluates the model after an epoch, counted from 1, and keeps it if it is the best.
+    fn after_epoch(&mut self, epoch: usize, watch: &mut dyn Watch) -> Result<()> {
+        let evaluation = self.evaluate()?;
+        let best = self.position.best.is_none_or(|(best, _)| evaluation.value > best);
+        if best {
+            self.position.best = Some((evaluation.value, epoch));
+        }
+        if best || self.keeps_last {
+            self.write_kept(epoch, &evaluation)?;
+        }
+        self.log_evaluation(epoch, &evaluation)?;
+        watch.evaluated(epoch, &evaluation, best);
+        self.position.evaluated = epoch;
+        self.save()
+    }
+
+    /// Evaluates the model as it is, and quantized without training, which is the best model so far.
     fn before_training(&mut self, watch: &mut dyn Watch) -> Result<()> {
         let full_precision = match self.full_precision {
             Some(known) => known,
@@ -329,8 +249,8 @@ impl<'a> Trainer<'a> {
             }
         };
         if let Some(student) = &mut self.student {
-            let calibration = (self.run.train, self.settings.batch);
-            student.calibrate(self.run.bert, self.compute, self.weights.values_mut(), calibration)?;
+            let Run { bert, train, .. } = &self.run;
+            student.calibrate(bert, self.compute, self.weights.values_mut(), train, self.settings.batch)?;
         }
         let quantized = self.evaluate()?;
         self.position.before = Some(BeforeTraining { full_precision, post_training: quantized.value });
@@ -356,7 +276,8 @@ impl<'a> Trainer<'a> {
         // Every sequence (token, span) counts alike, though the last micro-batch may be smaller than the others.
         let terms: usize = batches.iter().map(|batch| batch.targets.terms()).sum();
         if let Some(student) = &mut self.student {
-            student.before_step(compute, self.weights.values(), (step, self.schedule.total), &batches)?;
+            let at = StepOf { step, total: self.schedule.total };
+            student.before_step(compute, self.weights.values(), at, &batches)?;
         }
         for (number, batch) in batches.iter().enumerate() {
             let mode =
@@ -393,44 +314,7 @@ impl<'a> Trainer<'a> {
         Ok(StepRecord { step: step + 1, epoch, loss, rate, gradient_norm: norm, tokens })
     }
 
-    fn finite(&self, step: usize, what: &'static str, value: f64) -> Result<()> {
-        if value.is_finite() {
-            return Ok(());
-        }
-        let candidates = [self.state_path(), self.run.out.join("model.safetensors")];
-        let last_good = candidates.into_iter().find(|path| path.exists());
-        Err(Error::Diverged { step, what, value, last_good })
-    }
-
-    fn log(&mut self, record: &impl Serialize) -> Result<()> {
-        let path = self.log_path();
-        let line = serde_json::to_string(record).unwrap_or_default() + "\n";
-        let appended =
-            OpenOptions::new().append(true).create(true).open(&path).and_then(|mut f| f.write_all(line.as_bytes()));
-        appended.map_err(|source| Error::Io { path, action: "append to", source })?;
-        self.position.log_bytes += line.len() as u64;
-        Ok(())
-    }
-
-    /// The dev figure after an epoch, among the steps.
-    fn log_evaluation(&mut self, epoch: usize, evaluation: &Evaluation) -> Result<()> {
-        let dev = DevFigure { metric: evaluation.metric.to_owned(), value: evaluation.value };
-        self.log(&EpochRecord { epoch, dev })
-    }
-
-    fn save(&mut self) -> Result<()> {
-        let ranges;
-        let (first, second) = (&self.optimizer.first[..], &self.optimizer.second[..]);
-        let mut arrays = vec![("weights", self.weights.values()), ("first", first), ("second", second)];
-        if let Some(student) = &self.student {
-            ranges = student.flat_ranges();
-            self.position.activations = student.learned();
-            arrays.push(("ranges", &ranges));
-        }
-        state::write(&self.state_path(), &self.position, &arrays)
-    }
-
-    /// The figures of the model that is trained: quantized, if it is to be.
+    /// Evaluates the model: the quantized one, if it is being quantized.
     fn evaluate(&mut self) -> Result<Evaluation> {
         if let Some(student) = &mut self.student {
             student.before_evaluation(self.compute, self.weights.values())?;
@@ -446,23 +330,5 @@ impl<'a> Trainer<'a> {
         let scores = evaluate::scores_with(bert, self.compute, weights, dev, |_| {})?;
         let predictions = dev.predict(&scores, bert.outputs())?;
         Ok(dev.score(&predictions, labels)?)
-    }
-
-    /// Writes the model as it is, with its figures.
-    fn write_kept(&self, epoch: usize, evaluation: &Evaluation) -> Result<()> {
-        let Run { bert, labels, tokenizer, out, .. } = &self.run;
-        if let Some(student) = &self.student {
-            files::write(out, student.quantization())?;
-        }
-        update_checkpoint(out, bert.config(), &self.weights, labels.names(), tokenizer)?;
-        let metrics = TrainingMetrics {
-            dev: evaluate::dev_metrics(evaluation),
-            epoch: Some(epoch),
-            run: self.position.settings.clone(),
-            before: self.position.before,
-        };
-        let text = qbert_documents::to_json(&metrics);
-        atomic::write_file(&self.metrics_path(), |writer| writer.write_all(text.as_bytes()))?;
-        Ok(())
     }
 }

@@ -49,14 +49,14 @@ impl Student {
     fn loss(&self, weights: &[f32], mode: Mode) -> DistilledLoss {
         let (mut activations, mut buffers) = (Activations::for_training(), BackwardBuffers::default());
         self.bert.forward_with(self.pass(weights, mode), None, &mut activations);
-        self.teacher.loss(&self.bert, (&self.compute, &self.batch), &activations, 1.0, &mut buffers)
+        self.teacher.loss(&self.bert, &self.compute, &self.batch, &activations, 1.0, &mut buffers)
     }
 
     fn gradient(&self, mode: Mode, scale: f64) -> Vec<f32> {
         let (mut activations, mut buffers) = (Activations::for_training(), BackwardBuffers::default());
         let (mut gradient, pass) = (vec![0.0; self.weights.len()], self.pass(&self.weights, mode));
         self.bert.forward_with(pass, None, &mut activations);
-        self.teacher.loss(&self.bert, (&self.compute, &self.batch), &activations, scale, &mut buffers);
+        self.teacher.loss(&self.bert, &self.compute, &self.batch, &activations, scale, &mut buffers);
         let targets = Some(self.teacher.targets(scale));
         self.bert.backward_with(pass, targets, &activations, &mut buffers, &mut gradient);
         gradient

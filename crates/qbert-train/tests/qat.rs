@@ -392,7 +392,7 @@ fn compensated_with(width: i64, range: RangeMethod) {
         let mut quantization = model.quantization(&plan);
         quantization.fit(&machine, model.masters.values()).unwrap();
         let batches = [model.batch.clone()];
-        quantization.calibrate(&model.bert, &machine, batches.iter().cloned().map(Ok)).unwrap();
+        quantization.learn_ranges(&model.bert, &machine, &batches).unwrap();
         let nearest = change(&model, &quantization, &machine);
         let mut masters = model.masters.values().to_vec();
         quantization.compensate(&model.bert, &machine, &mut masters, &batches).unwrap();

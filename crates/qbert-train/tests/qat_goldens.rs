@@ -138,7 +138,7 @@ fn check(name: &'static str) {
 
     let mut teacher = Teacher::new(twin.masters.values().to_vec(), DISTILLATION);
     teacher.look(&twin.bert, &twin.compute, &twin.batch);
-    let loss = teacher.loss(&twin.bert, (&twin.compute, &twin.batch), &activations, 1.0, &mut buffers);
+    let loss = teacher.loss(&twin.bert, &twin.compute, &twin.batch, &activations, 1.0, &mut buffers);
     assert!((loss.labels - twin.golden.floats("term/labels")[0]).abs() < 1e-6, "{name}: {loss:?}");
     assert!((loss.total - twin.golden.floats("distilled_loss")[0]).abs() < 1e-5, "{name}: {loss:?}");
     let mut gradients = vec![0.0; twin.weights.len()];

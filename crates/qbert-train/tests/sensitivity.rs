@@ -249,16 +249,16 @@ fn misuse_is_refused() {
     assert!(message(&headless).contains("head"), "{}", message(&headless));
     type Spoil = fn(&mut Settings);
     let settings: [(&str, Spoil); 5] = [
-        ("--runs", |s| s.runs = 0),
-        ("--fraction", |s| s.fraction = 1.5),
-        ("--max-examples", |s| s.max_examples = Some(0)),
-        ("--iterations", |s| s.stop.iterations = 0),
-        ("--tol", |s| s.stop.tolerance = 0.0),
+        ("`analysis.runs`", |s| s.runs = 0),
+        ("`analysis.fraction`", |s| s.fraction = 1.5),
+        ("`analysis.max_examples`", |s| s.max_examples = Some(0)),
+        ("`analysis.stop.iterations`", |s| s.stop.iterations = 0),
+        ("`analysis.stop.tolerance`", |s| s.stop.tolerance = 0.0),
     ];
-    for (flag, spoil) in settings {
+    for (setting, spoil) in settings {
         let mut wrong = analysis(home.path(), "wrong");
         spoil(&mut wrong.settings);
-        assert!(message(&wrong).starts_with(flag), "{}", message(&wrong));
+        assert!(message(&wrong).starts_with(setting), "{}", message(&wrong));
     }
     for (text, problem) in [
         ("{", "not valid JSON"),
@@ -305,5 +305,5 @@ fn a_landscape_bends_as_its_eigenvalues_say() {
     }
     let outside = landscape::Job { layers: vec![3], ..job };
     let error = landscapes(&outside, &compute(1), &mut |_, _, _| {}).unwrap_err().to_string();
-    assert!(error.starts_with("--layer is 3"), "{error}");
+    assert!(error.starts_with("`landscape.layers` is 3"), "{error}");
 }

@@ -100,7 +100,7 @@ fn another_run_is_never_overwritten_or_continued_by_mistake() {
     let run = || finetune(&job, &compute(1), &mut observer).map(|_| ());
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
     let again = finetune(&job, &compute(1), &mut Observer::default()).unwrap_err();
-    assert!(again.to_string().contains("holds a run already"), "{again}");
+    assert!(again.to_string().contains("already holds a run"), "{again}");
     job.resume = true;
     job.settings.optimizer.learning_rate = 1e-3;
     let other = finetune(&job, &compute(1), &mut Observer::default()).unwrap_err();
@@ -131,7 +131,7 @@ fn whoever_watches_can_stop_a_run_and_it_goes_on_from_that_very_step() {
     let mut observer = Observer { ask_after: Some(7), ..Observer::default() };
     let stopped = finetune(&job, &compute(1), &mut observer).unwrap_err();
     assert!(matches!(stopped, Error::Stopped { .. }), "{stopped}");
-    assert!(stopped.hint().unwrap().contains("--resume"));
+    assert!(stopped.hint().unwrap().contains("`job.resume`"));
     job.resume = true;
     let mut rest = Observer::default();
     finetune(&job, &compute(1), &mut rest).unwrap();
@@ -152,7 +152,7 @@ fn a_loss_that_is_no_number_stops_the_run_and_names_the_step() {
     match result {
         Err(error @ Error::Diverged { .. }) => {
             assert!(error.to_string().starts_with("step 1: the loss is"), "{error}");
-            assert!(error.hint().unwrap().contains("--lr"));
+            assert!(error.hint().unwrap().contains("`training.optimizer.learning_rate`"));
         }
         other => panic!("{other:?}"),
     }
@@ -178,12 +178,12 @@ fn settings_that_make_no_sense_are_refused_by_the_name_of_their_flag() {
     let home = tempfile::tempdir().unwrap();
     type Change = fn(&mut Finetune);
     let changes: [(&str, Change); 6] = [
-        ("--batch is 0", |job| job.settings.batch = 0),
-        ("--accumulate is 0", |job| job.settings.accumulate = 0),
-        ("--lr is 0", |job| job.settings.optimizer.learning_rate = 0.0),
-        ("--warmup is 2", |job| job.settings.warmup = 2.0),
-        ("--clip is -1", |job| job.settings.optimizer.clip = -1.0),
-        ("--max-len is 99", |job| job.data.max_len = 99),
+        ("`training.batch` is 0", |job| job.settings.batch = 0),
+        ("`training.accumulate` is 0", |job| job.settings.accumulate = 0),
+        ("`training.optimizer.learning_rate` is 0", |job| job.settings.optimizer.learning_rate = 0.0),
+        ("`training.warmup` is 2", |job| job.settings.warmup = 2.0),
+        ("`training.optimizer.clip` is -1", |job| job.settings.optimizer.clip = -1.0),
+        ("`data.max_len` is 99", |job| job.data.max_len = 99),
     ];
     for (expected, change) in changes {
         let mut job = job(home.path(), "out");

@@ -1,5 +1,5 @@
-//! Which flags of `qbert plan` go together. Checked by hand rather than by clap, so that a contradiction is said with
-//! what to do about it, and before a model is looked for.
+//! Which flags of `qbert plan` go together. Checked here rather than by clap, so that the error for a contradiction says what
+//! to do about it, before the model is opened.
 
 use qbert_pipeline::{Error, ErrorKind, Result};
 
@@ -9,9 +9,9 @@ use super::Options;
 struct Given {
     bits: bool,
     modules: Vec<&'static str>,
-    /// What decides how far widths go up.
+    /// What decides how many layers get a higher width.
     deciding: Vec<&'static str>,
-    /// What means something with sensitivities only.
+    /// What needs sensitivities.
     of_sensitivity: Vec<&'static str>,
     /// How weights and embeddings are quantized.
     details: Vec<&'static str>,
@@ -49,7 +49,7 @@ impl Given {
         }
     }
 
-    /// What says widths, without the flags of the details.
+    /// The flags that set widths.
     fn of_widths(&self, options: &Options) -> Vec<&'static str> {
         let bits = self.bits.then_some("--bits");
         let sensitivity = options.sensitivity.is_some().then_some("--sensitivity");
@@ -71,7 +71,10 @@ pub(super) fn check(options: &Options) -> Result<()> {
     sensitivities(options, &given)?;
     for (flag, size) in [("--size", options.size), ("--budget", options.budget)] {
         if let Some(size) = size.filter(|size| !(size.is_finite() && *size > 0.0)) {
-            return refuse(format!("{flag}: {size} is no size"), format!("give a number of MiB, such as {flag} 12.5"));
+            return refuse(
+                format!("{flag}: {size} is not a size"),
+                format!("give a number of MiB, such as {flag} 12.5"),
+            );
         }
     }
     if options.embedding_bits.len() > 2 {
@@ -92,7 +95,7 @@ fn check_alone(options: &Options, given: &Given) -> Result<()> {
 }
 
 fn preset_alone(options: &Options, given: &Given) -> Result<()> {
-    // What the paper does to its own plans: App. C.1 turns them round.
+    // The paper reverses its own plans in App. C.1.
     let other = given.of_widths(options).into_iter().find(|flag| *flag != "--reverse");
     other.map_or(Ok(()), |flag| {
         let message = format!("--preset has the widths of every layer already, so {flag} has no effect");

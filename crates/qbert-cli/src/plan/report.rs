@@ -1,10 +1,10 @@
-//! What is said of a plan: on the terminal and as JSON.
+//! How a plan is shown: on the terminal and as JSON.
 
 use std::fmt::Write as _;
 
 use qbert_model::sizes::file_size;
 use qbert_pipeline::Result;
-use qbert_pipeline::planning::{Made, Origin, short};
+use qbert_pipeline::planning::{NewPlan, Origin, short};
 use qbert_quant::size::mebibytes;
 use qbert_quant::{LayerPlan, Matrix, ModelShape, Plan, Site};
 
@@ -28,8 +28,8 @@ struct PaperMib {
 }
 
 impl Report {
-    pub(super) fn new(made: &Made, shape: &ModelShape) -> Result<Self> {
-        let Made { plan, origin } = made;
+    pub(super) fn new(new: &NewPlan, shape: &ModelShape) -> Result<Self> {
+        let NewPlan { plan, origin } = new;
         let paper = shape.paper_size(plan)?;
         let parameters: usize = shape.tensors.iter().map(|t| t.rows * t.cols + t.companions).sum();
         Ok(Self {
@@ -55,7 +55,7 @@ impl Report {
             let _ = writeln!(text, "{}\n", sensitive.lines().join("\n"));
         }
         let PaperMib { total, encoder, embedding } = self.paper_mib;
-        // One unit is said once.
+        // A unit that all share is shown once.
         let is_mixed = [encoder, embedding].into_iter().any(is_small);
         let part = |mib: f64| if is_mixed { size(mib) } else { format!("{mib:.1}") };
         let (total, encoder, embedding) = (size(total), part(encoder), part(embedding));
@@ -67,7 +67,7 @@ impl Report {
         text
     }
 
-    /// A row for each layer, with its sensitivity where that is known.
+    /// A row for each layer, with its sensitivity if it is known.
     fn table(&self, plan: &Plan) -> Table {
         let bits = |layer: &LayerPlan| Matrix::ALL.map(|matrix| layer.get(matrix).bits.to_string());
         let header = ["", "query", "key", "value", "attention out", "intermediate", "output"];

@@ -1,4 +1,4 @@
-//! Where a run is, on stderr: the stage of how many, what it does, the time left.
+//! The progress of a run, on stderr: the stage, what it does, the time left.
 
 use std::time::Instant;
 
@@ -10,12 +10,12 @@ use qbert_train::trainer::{self, StepRecord};
 use super::super::progress::{Progress, duration};
 use super::super::{note, stop};
 
-/// Shows where a run is.
+/// Shows the progress of a run.
 pub(super) struct RunProgress {
     quiet: bool,
-    /// Of the stage that is at work.
+    /// The progress of the current stage, and when it started.
     current: Option<(Progress, Instant)>,
-    /// What the bar counts now, so that another count begins anew.
+    /// What the bar counts, to restart it when that changes.
     counted: String,
 }
 
@@ -37,7 +37,7 @@ impl RunProgress {
     }
 
     fn begin(&mut self, stage: Stage) {
-        // The old one first: it may take its hold on Ctrl-C with it.
+        // The old one first: dropping it gives up its hold on Ctrl-C.
         self.current = None;
         let progress = Progress::new(name(stage), self.quiet);
         let progress = if stage.keeps_state() { progress.stoppable() } else { progress };
@@ -45,7 +45,7 @@ impl RunProgress {
     }
 }
 
-/// A stage with its place among all.
+/// A stage with its number.
 fn name(stage: Stage) -> String {
     format!("[{}/{}] {stage}", stage.number(), Stage::ALL.len())
 }

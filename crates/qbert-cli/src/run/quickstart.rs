@@ -1,5 +1,5 @@
-//! The quick-start: a small model and a small task, fetched by package name, and settings that let the whole way fit into
-//! minutes on two cores. For results that count, give `qbert run` your own model and data, or longer settings.
+//! The quick-start: a small model and a small task, fetched by package name, with settings so short that the whole run takes
+//! minutes on two cores. For serious results, give `qbert run` your own model and data, or longer settings.
 
 use std::path::Path;
 
@@ -14,18 +14,17 @@ use qbert_pipeline::run::Job;
 /// The task of the snippets.
 pub(crate) const TASK: Task = Task::Sst2;
 
-/// What the packed model is asked at the end: sentences of ours.
+/// Our own sentences, which the packed model classifies at the end.
 pub(crate) const SENTENCES: [&str; 3] = [
     "a warm, funny film that I would gladly see again",
     "two hours of noise without a single honest moment",
     "the actors do their best, but the story never wakes up",
 ];
 
-/// Fetches the data, and the model unless another one is given by name and directory, unless they are in the cache; and says
-/// what to do with them.
+/// The job. Fetches the data, and the model unless another one is given by name and directory, if they are not in the cache.
 ///
 /// # Errors
-/// When pip or the network fails; the hint says what to use instead.
+/// A failure of pip or the network; the hint says what to use instead.
 pub(crate) fn job(model: Option<(&str, &Path)>, out: &Path) -> Result<Job> {
     let cache = cache_directory()?;
     let (name, directory) = match model {
@@ -39,8 +38,8 @@ pub(crate) fn job(model: Option<(&str, &Path)>, out: &Path) -> Result<Job> {
     Ok(job)
 }
 
-/// Settings that fit into minutes: one pass over the data in full precision, one over most of it quantized, and an analysis
-/// of four small samples. The quantized pass is so short that it takes a higher rate than the recipe's: at 2/3 bits the
+/// Settings that take minutes: one pass over the data in full precision, one over most of it quantized, and an analysis of
+/// four small samples. The quantized pass is so short that it needs a higher rate than the recipe's: at 2/3 bits the
 /// accuracy after 200 steps was 87.0 at 1e-4 and 87.6 at 3e-4, from 86.4 without training and 88.9 in full precision.
 fn shorten(job: &mut Job) {
     job.finetune.settings.epochs = 1;
@@ -55,7 +54,7 @@ fn shorten(job: &mut Job) {
     };
 }
 
-/// What a reader of the results should know about such settings.
+/// A note on these settings for readers of the results.
 pub(crate) fn note(job: &Job) -> String {
     let epochs = |count: usize| if count == 1 { "1 epoch".to_owned() } else { format!("{count} epochs") };
     let of = |most: Option<usize>| most.map_or("all".to_owned(), |most| format!("at most {most}"));

@@ -1,4 +1,4 @@
-//! What a run says before it begins and when it is done.
+//! What a run prints before it starts and when it is done.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use qbert_tasks::InputShape;
 
 use super::Said;
 
-/// What is going to happen.
+/// What the run is about to do.
 pub(super) fn beginning(job: &Job, threads: usize, quick: bool) -> String {
     let files: Vec<String> = job.data.files.iter().map(|path| path.display().to_string()).collect();
     let mut text = format!(
@@ -23,12 +23,12 @@ pub(super) fn beginning(job: &Job, threads: usize, quick: bool) -> String {
         let _ = write!(text, "\n{line}");
     }
     if quick {
-        text += "\nAll of it takes some minutes on two cores; Ctrl-C is safe, the same command goes on.";
+        text += "\nIt takes some minutes on two cores. Ctrl-C is safe: the same command continues.";
     }
     text
 }
 
-/// What came out, and what to do with it.
+/// The results, and what to do with them.
 pub(super) fn end(finished: &Finished, job: &Job, said: &[Said]) -> String {
     let summary = &finished.summary;
     let mut text = format!("{}\n", finished.packed.display());
@@ -57,7 +57,7 @@ pub(super) fn end(finished: &Finished, job: &Job, said: &[Said]) -> String {
     line("report", finished.report.display().to_string());
     line("card", finished.card.display().to_string());
     if !said.is_empty() {
-        text += "\nwhat the packed model says\n";
+        text += "\npredictions of the packed model\n";
         for Said { text: sentence, answer } in said {
             let _ = writeln!(text, "  {:<8}  {:>5.1} %  {sentence}", answer.label, 100.0 * answer.probability);
         }

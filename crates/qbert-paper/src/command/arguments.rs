@@ -159,7 +159,7 @@ impl Choice {
     pub(super) fn selection(&self, tables: &[String], trained: bool) -> Result<Selection> {
         let tables: Vec<PaperTable> = tables
             .iter()
-            .map(|text| text.parse().map_err(|error: Error| error.of_flag("--table")))
+            .map(|text| text.parse().map_err(|error: Error| error.about("--table")))
             .collect::<Result<_>>()?;
         Ok(Selection {
             tables: if tables.is_empty() { PaperTable::ALL.to_vec() } else { tables },

@@ -44,7 +44,7 @@ pub(super) fn run(study: &Study, rows: &[Row], compute: &Compute, quiet: bool) -
     let count = failed.len();
     match failed.into_iter().next() {
         None => Ok(results),
-        Some((id, error)) if count == 1 => Err(error.of_flag(&id)),
+        Some((id, error)) if count == 1 => Err(error.about(&id)),
         Some((id, error)) => {
             let message = format!("{count} of {} rows failed; the first is {id}: {error}", rows.len());
             Err(Error::new(error.kind(), message, error.hint().map(str::to_owned)))

@@ -1,10 +1,12 @@
-//! Making a bit plan: what `qbert plan` and `qbert run` do between the sensitivities and the quantization.
+//! Making a bit plan: the step between the sensitivities and the quantization.
 //!
-//! [`Wishes`] say what is wanted, in the terms of the command line; [`make`] turns them into a plan for a model and
-//! remembers how it came about. For a plan of your own, build a [`qbert_quant::Plan`] and leave this out.
+//! A [`PlanRequest`] says what the plan should be like; [`make`] turns it into a plan for a model and records how it was
+//! made. To write a plan yourself, build a [`qbert_quant::Plan`] instead.
 
+mod choose;
 mod make;
 mod origin;
+mod quantization_error;
 mod sensitivity;
 
 use std::path::{Path, PathBuf};
@@ -16,14 +18,17 @@ use qbert_quant::{GroupSpec, Metric, ModelShape, Plan, RangeMethod};
 use serde::Serialize;
 
 pub use origin::{By, Cost, Limit, Origin, Ranked, Sensitive, UniformCost, short};
+pub use quantization_error::{SiteError, Trial, plan_errors, quantization_errors};
 pub use sensitivity::{Measured, read as read_sensitivity};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What a plan is to be like. What is not said is left to the usual setting: 128 groups (one per neuron in a smaller
-/// model), `mse` ranges, 8-bit embeddings in one group, 8-bit activations.
+/// What a plan should be like. The defaults are 128 groups (one per neuron in a smaller model), `mse` ranges, 8-bit
+/// embeddings in one group and 8-bit activations.
+///
+/// Errors call its fields `plan.bits`, `plan.high` and so on.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Wishes {
+pub struct PlanRequest {
     /// The width of every encoder matrix; with sensitivities the widths to choose from, low to high.
     pub bits: Vec<u32>,
     /// The self-attention's own width.
@@ -40,7 +45,7 @@ pub struct Wishes {
     pub embedding_bits: Vec<u32>,
     /// Groups per embedding table.
     pub embedding_groups: Option<GroupSpec>,
-    /// The file of sensitivities that chooses among `bits`.
+    /// The file of sensitivities that decide among `bits`.
     #[serde(skip)]
     pub sensitivity: Option<PathBuf>,
     /// How many layers get each higher width.
@@ -49,7 +54,7 @@ pub struct Wishes {
     pub size: Option<f64>,
     /// MiB that the best plan may take.
     pub budget: Option<f64>,
-    /// What has one width within a budget.
+    /// What shares a width within a budget.
     pub granularity: Option<Granularity>,
     /// What sensitivity is.
     pub metric: Option<Metric>,
@@ -60,64 +65,62 @@ pub struct Wishes {
 /// The model a plan is for.
 #[derive(Debug, Clone, Copy)]
 pub struct Model<'data> {
-    /// Its directory; `--budget` reads the weights, all else the shape only.
+    /// Its directory. Only a budget reads the weights.
     pub directory: &'data Path,
     /// Its shape.
     pub shape: &'data ModelShape,
 }
 
-/// A plan and how it came about.
+/// A plan and how it was made.
 #[derive(Debug)]
-pub struct Made {
+pub struct NewPlan {
     /// The plan.
     pub plan: Plan,
-    /// How it came about.
+    /// How it was made.
     pub origin: Origin,
 }
 
-impl Made {
+impl NewPlan {
     /// The plan's file, with a comment on where it comes from.
     pub fn to_toml(&self) -> String {
         self.plan.to_toml_from(&self.origin.lines().join("\n"))
     }
 }
 
-/// Makes the plan that is wished for. `watch` hears how many sites of how many were tried at every width, where that is
-/// needed.
+/// Makes the requested plan. If sites have to be tried at every width, `watch` gets the number that are done, and of all.
 ///
 /// # Errors
-/// Widths that are none, sensitivities of another model, a size that nothing fits in; said of the flags of `qbert plan`.
+/// Numbers that are not widths, sensitivities of another model, a size that nothing fits in.
 pub fn make(
-    wishes: &Wishes,
+    request: &PlanRequest,
     model: &Model<'_>,
     threads: &Threads,
     watch: &mut dyn FnMut(usize, usize),
-) -> Result<Made> {
-    make::make(wishes, model, threads, watch)
+) -> Result<NewPlan> {
+    make::make(request, model, threads, watch)
 }
 
-/// Finds out what is wrong with wishes before there are sensitivities: widths that are none, groups that the model does not
-/// have, more layers than it has, a size that nothing fits in.
+/// Checks a request before there are sensitivities: widths, groups, numbers of layers and sizes.
 ///
 /// # Errors
-/// The first thing that is wrong, said of the flags of `qbert plan`.
-pub fn check(wishes: &Wishes, model: &Model<'_>) -> Result<()> {
-    make::check(wishes, model)
+/// The first problem.
+pub fn check(request: &PlanRequest, model: &Model<'_>) -> Result<()> {
+    make::check(request, model)
 }
 
-/// A width, or what is wrong with it, said of a flag.
+/// A width from its number; errors are about `setting`.
 ///
 /// # Errors
-/// A number that is no width.
-pub fn precision(flag: &str, bits: u32) -> Result<qbert_quant::Precision> {
-    make::precision(flag, bits)
+/// A number that is not a width.
+pub fn precision(setting: &str, bits: u32) -> Result<qbert_quant::Precision> {
+    make::precision(setting, bits)
 }
 
-/// The shape of the model whose configuration is in this directory, as it will be packed: with the head that the
+/// The shape of the model whose `config.json` is in this directory, as it will be packed: with the head that the
 /// configuration declares.
 ///
 /// # Errors
-/// A configuration that is not there or not one.
+/// A configuration that is missing or not valid.
 pub fn shape(directory: &Path) -> Result<ModelShape> {
     let path = directory.join("config.json");
     if !path.exists() {
@@ -133,7 +136,7 @@ pub fn shape(directory: &Path) -> Result<ModelShape> {
 /// Reads and checks a plan's file.
 ///
 /// # Errors
-/// A file that cannot be read or is no plan; the error names the line.
+/// A file that cannot be read or is not a plan; the error names the line.
 pub fn read(path: &Path) -> Result<Plan> {
     let bytes = std::fs::read(path).map_err(|error| {
         Error::from(qbert_model::Error::Io { path: path.to_owned(), action: "read the plan", source: error })

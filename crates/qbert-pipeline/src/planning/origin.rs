@@ -1,31 +1,31 @@
-//! How a plan came about, said in the plan's own comment, on the terminal and in JSON.
+//! How a plan was made: for the comment in the plan's file, the terminal and JSON.
 
 use qbert_quant::allocate::budget::Granularity;
 use qbert_quant::{LayerSensitivity, Metric, Widths};
 
-/// How a plan came about.
+/// How a plan was made.
 #[derive(Debug, Clone, serde::Serialize)]
 #[serde(tag = "method", rename_all = "lowercase")]
 pub enum Origin {
-    /// It was there already, in this file.
+    /// It was read from this file.
     Checked {
         /// The file.
         plan: String,
     },
-    /// Every layer is alike.
+    /// All layers are treated alike.
     Uniform,
-    /// The paper publishes it.
+    /// The paper published it.
     Preset {
         /// Its name.
         preset: String,
-        /// Whether its two widths are exchanged.
+        /// Whether its two widths are swapped.
         reverse: bool,
     },
     /// From measured sensitivities.
     Sensitivity(Box<Sensitive>),
 }
 
-/// Which flag decided how far widths go up.
+/// What decided how many layers or matrices get a higher width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
@@ -40,7 +40,7 @@ pub enum By {
 /// A plan from sensitivities.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Sensitive {
-    /// Which flag decided.
+    /// What decided.
     pub by: By,
     /// The file of sensitivities.
     pub file: String,
@@ -48,14 +48,14 @@ pub struct Sensitive {
     pub task: Option<String>,
     /// What sensitivity is.
     pub metric: Metric,
-    /// Whether the order is turned round.
+    /// Whether the order is reversed.
     pub reverse: bool,
     /// The widths to choose from.
     pub widths: Widths,
-    /// A width that was given and not chosen.
+    /// The width of self-attention, if the request fixed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention_bits: Option<u32>,
-    /// The same of the feed-forward network.
+    /// The width of the feed-forward network, if the request fixed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ffn_bits: Option<u32>,
     /// Most sensitive first.
@@ -76,7 +76,7 @@ pub struct Sensitive {
 pub struct Ranked {
     /// The layer, counted from 0.
     pub layer: usize,
-    /// By the metric that was asked for.
+    /// By the requested metric.
     pub sensitivity: f64,
     /// |mean| + std (Eq. 2).
     pub omega: f64,
@@ -85,7 +85,7 @@ pub struct Ranked {
     pub measured: LayerSensitivity,
 }
 
-/// The size limit of `--size` and `--budget`, on the weights of the packed file.
+/// A size limit on the weights of the packed file.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Limit {
     /// As it was given.
@@ -113,7 +113,7 @@ pub struct Cost {
     pub uniform: Vec<UniformCost>,
 }
 
-/// All matrices that were open at one width.
+/// All matrices without a fixed width, at one width.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct UniformCost {
     /// The width.
@@ -125,7 +125,7 @@ pub struct UniformCost {
 }
 
 impl Origin {
-    /// How the plan came about, for people; nothing where the plan shows it itself.
+    /// How the plan was made, for people; nothing if the plan itself shows it.
     pub fn lines(&self) -> Vec<String> {
         match self {
             Self::Checked { .. } | Self::Uniform => Vec::new(),
@@ -139,7 +139,7 @@ impl Origin {
 }
 
 impl Sensitive {
-    /// How the plan came about, for people.
+    /// How the plan was made, for people.
     pub fn lines(&self) -> Vec<String> {
         let task = self.task.as_ref().map(|task| format!(" ({task})")).unwrap_or_default();
         let mut lines =
@@ -195,7 +195,7 @@ impl Sensitive {
     }
 }
 
-/// A number to four places that matter.
+/// A number with four significant digits.
 pub fn short(number: f64) -> String {
     if number == 0.0 {
         return "0".to_owned();

@@ -1,4 +1,4 @@
-//! Reads the sensitivities that `qbert analyze` writes, and says by file and layer what is wrong with them.
+//! Reads the sensitivities that `qbert analyze` writes; errors name file and layer.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use qbert_train::sensitivity::model_hash;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What the plan needs of a sensitivity file: few fields, so that files made or edited by hand do as well.
+/// What a plan needs of a sensitivity file: few fields, so that files written by hand work, too.
 #[derive(Debug)]
 pub struct Measured {
     /// The task it was measured on, if the file says so.
@@ -63,17 +63,20 @@ impl Measured {
 
 fn check(layer: &AnalyzedLayer, path: &Path) -> Result<LayerSensitivity> {
     let (name, number) = (path.display(), layer.layer);
-    let again = "measure this layer again; `qbert analyze --resume` keeps what is done";
+    let again = "measure this layer again: resuming the analysis keeps what is done";
     let measured = |what: &str, value: f64| {
         let absent = || wrong(format!("{name}: layer {number}: {what} is missing or not a number"), again);
         known(value).ok_or_else(absent)
     };
     let (mean, std) = (measured("mean", layer.mean)?, measured("std", layer.std)?);
     if std < 0.0 {
-        return Err(wrong(format!("{name}: layer {number}: std is {std}, but no deviation is negative"), again));
+        return Err(wrong(
+            format!("{name}: layer {number}: std is {std}, but a standard deviation is never negative"),
+            again,
+        ));
     }
     let sensitivity = LayerSensitivity { mean, std, trace: layer.trace };
-    // Who edits omega alone would wonder why nothing changes.
+    // Otherwise an edit of omega alone would silently change nothing.
     let (said, follows) = (if layer.omega.is_nan() { sensitivity.omega() } else { layer.omega }, sensitivity.omega());
     if (said - follows).abs() > 1e-6 * follows.abs().max(f64::MIN_POSITIVE) {
         let message = format!("{name}: layer {number}: omega is {said}, but |mean| + std is {follows}");

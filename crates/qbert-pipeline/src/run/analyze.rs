@@ -1,4 +1,4 @@
-//! How sensitive each layer is: `sensitivity.json`, as `qbert analyze` writes it.
+//! The sensitivity of each layer: `sensitivity.json`, as `qbert analyze` writes it.
 
 use std::ops::ControlFlow;
 
@@ -6,15 +6,15 @@ use qbert_train::sensitivity::{Analysis, FILE, Shard, analyze};
 use serde_json::json;
 
 use super::context::{Context, Step};
-use super::{Job, Stage, hashes};
+use super::{Job, Stage};
 use crate::error::Result;
 
-/// What an unfinished analysis leaves.
+/// The state of an unfinished analysis.
 const STATE: &str = "analysis.safetensors";
 
 /// Whether the plan depends on sensitivities.
 pub(super) fn is_needed(job: &Job) -> bool {
-    job.plan.is_none() && job.wishes.preset.is_none() && job.wishes.bits.len() > 1
+    job.own_plan.is_none() && job.plan.preset.is_none() && job.plan.bits.len() > 1
 }
 
 pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
@@ -26,7 +26,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     let model = context.model();
     let step = Step {
         stage: Stage::Analyze,
-        inputs: json!({ "model": hashes::model(&model)?, "settings": job.analysis }),
+        inputs: json!({ "model": context.model_hash()?, "settings": job.analysis }),
         results: &[FILE],
         replaces: &[FILE, STATE],
     };

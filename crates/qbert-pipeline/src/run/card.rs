@@ -10,7 +10,7 @@ use super::context::Context;
 use super::summary::{Results, is_quantized};
 use crate::packing::FILE_NAME;
 
-/// The hub id of the model that it all began with, where that is known.
+/// The hub id of the original model, if it is known.
 fn base_model(job: &Job) -> Option<&str> {
     if job.model == "minilm" {
         return Some("sentence-transformers/all-MiniLM-L6-v2");
@@ -19,7 +19,7 @@ fn base_model(job: &Job) -> Option<&str> {
     is_id.then(|| job.model.split('@').next().unwrap_or(&job.model))
 }
 
-/// Text in quotation marks that YAML reads back as it is.
+/// Text quoted for YAML.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,4 +1,4 @@
-//! The same data through two models: what each of them answers, side by side.
+//! The answers of two models to the same data, side by side.
 
 use qbert_documents::{Answer, Change};
 use qbert_tasks::{Dataset, Labels};
@@ -37,7 +37,7 @@ pub(super) fn all(before: &Evaluated, after: &Evaluated) -> Vec<Change> {
         (Dataset::Qa(data), Predictions::Answers(before), Predictions::Answers(after)) => {
             let rows = data.examples.iter().zip(before.iter().zip(after));
             rows.map(|(example, (before, after))| {
-                // Several answers may be right: the one that was given, if any was.
+                // Several answers may be right: take the one that a model gave, if any.
                 let accepted = |answer: &&qbert_tasks::QaAnswer| answer.text == after.0 || answer.text == before.0;
                 let gold = example.answers.iter().find(accepted).or(example.answers.first());
                 let answer = |(text, confidence): &(String, f64)| Answer {

@@ -1,5 +1,5 @@
-//! Everything that can be known to be wrong before the first stage, found before anything is written: a run takes hours,
-//! and nobody wants to hear of a bad dev file after the analysis.
+//! Finds everything that can be known to be wrong before the first stage, and before anything is written: a run takes
+//! hours, and nobody wants to hear of a bad dev file after the analysis.
 
 use qbert_model::{Checkpoint, Head};
 use qbert_quant::GroupSpec;
@@ -9,21 +9,21 @@ use serde_json::{Value, json};
 
 use super::{Job, hashes};
 use crate::error::{Error, ErrorKind, Result};
-use crate::planning::{self, Model, Wishes};
-
-/// The paper's number of groups; a smaller model takes one group per neuron.
-const GROUPS: usize = 128;
+use crate::planning::{self, Model, PlanRequest};
 
 /// What is known of a job before it begins.
 #[derive(Debug)]
 pub(super) struct Checked {
-    /// Model, task and data: a directory that holds a run of others is refused.
+    /// Model, task and data: a directory that holds another run is refused.
     pub(super) identity: Value,
+    /// The hash of the model that the job starts from.
+    pub(super) model_hash: String,
+    pub(super) data: DataHashes,
     /// Why the model has to be fine-tuned; `None` where it has the task's head.
     pub(super) headless: Option<String>,
-    /// What the plan is to be like, with everything that follows from the model.
-    pub(super) wishes: Wishes,
-    /// Examples to learn from and to judge by.
+    /// What the plan should be like, with the defaults that follow from the model.
+    pub(super) plan: PlanRequest,
+    /// The numbers of training and dev examples.
     pub(super) examples: [usize; 2],
     /// The labels of all training data, for a new head; `None` for answers.
     pub(super) labels: Option<Labels>,
@@ -33,7 +33,7 @@ pub(super) fn check(job: &Job) -> Result<Checked> {
     settings(job)?;
     let checkpoint = Checkpoint::open(&job.directory)?;
     let tokenizer = Tokenizer::for_model(&job.directory, checkpoint.config().vocab_size)?;
-    let wishes = wishes(job, &checkpoint)?;
+    let plan = plan_request(job, &checkpoint)?;
     let train = job.data.dataset()?;
     let headless = headless(job, &checkpoint, &train)?;
     let mut dev = job.dev_data();
@@ -44,27 +44,34 @@ pub(super) fn check(job: &Job) -> Result<Checked> {
     let examples = [train.len(), dev.len()];
     length(job, &checkpoint, &tokenizer, dev)?;
     let labels = train.labels().cloned();
-    Ok(Checked { identity: identity(job)?, headless, wishes, examples, labels })
+    let model_hash = hashes::model(&job.directory)?;
+    let data = DataHashes::of(job)?;
+    let identity = identity(job, &model_hash, &data);
+    Ok(Checked { identity, model_hash, data, headless, plan, examples, labels })
 }
 
 fn settings(job: &Job) -> Result<()> {
-    job.finetune.settings.check()?;
-    job.quantize.settings.check()?;
+    let parts = [("finetune", &job.finetune), ("quantize", &job.quantize)];
+    for (name, part) in parts {
+        part.settings.check().map_err(|error| Error::from(error).of_training(name))?;
+    }
     job.analysis.check()?;
     job.qat.check()?;
-    let refuse = |message: &str, hint: &str| Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()));
+    let refuse = |message: String, hint: &str| Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()));
     if job.finetune.settings.epochs == 0 {
-        return refuse("--epochs is 0: a new head has to be trained", "a model with the task's head is not fine-tuned");
+        let message = "`finetune.epochs` is 0: a new head has to be trained".to_owned();
+        return refuse(message, "a model with the task's head is not fine-tuned");
     }
-    for most in [job.finetune.max_train, job.quantize.max_train] {
-        if most == Some(0) {
-            return refuse("--max-train is 0: there is nothing to learn from", "leave the flag out to take everything");
+    for (name, part) in parts {
+        if part.max_train == Some(0) {
+            let message = format!("`{name}.max_train` is 0: there is nothing to learn from");
+            return refuse(message, "leave it out to take everything");
         }
     }
     Ok(())
 }
 
-/// Refuses a length that the model does not have, or that is too small for the task.
+/// Refuses a length that is too long for the model or too short for the task.
 fn length(job: &Job, checkpoint: &Checkpoint, tokenizer: &Tokenizer, mut dev: Dataset) -> Result<()> {
     check_length(job.data.max_len, checkpoint.config().max_positions)?;
     dev.truncate(1);
@@ -72,26 +79,26 @@ fn length(job: &Job, checkpoint: &Checkpoint, tokenizer: &Tokenizer, mut dev: Da
     Ok(())
 }
 
-/// The wishes with what the model's size decides, tried out as far as that goes without sensitivities.
-fn wishes(job: &Job, checkpoint: &Checkpoint) -> Result<Wishes> {
+/// The request with the defaults for a model of this size, checked as far as possible without sensitivities.
+fn plan_request(job: &Job, checkpoint: &Checkpoint) -> Result<PlanRequest> {
     let config = checkpoint.config();
-    if let Some(path) = &job.plan {
+    if let Some(path) = &job.own_plan {
         planning::read(path)?.check_layers(config.layers)?;
-        return Ok(job.wishes.clone());
+        return Ok(job.plan.clone());
     }
-    let mut wishes = job.wishes.clone();
-    if wishes.preset.is_none() {
-        let groups = GROUPS.min(config.hidden_size).min(config.intermediate_size);
-        wishes.groups = wishes.groups.or(Some(GroupSpec::Count(groups)));
-        wishes.embedding_groups = wishes.embedding_groups.or(Some(GroupSpec::Count(GROUPS.min(config.hidden_size))));
+    let mut request = job.plan.clone();
+    if request.preset.is_none() {
+        let narrowest = config.hidden_size.min(config.intermediate_size);
+        request.groups = request.groups.or(Some(GroupSpec::default_for(narrowest)));
+        request.embedding_groups = request.embedding_groups.or(Some(GroupSpec::default_for(config.hidden_size)));
     }
-    let open = wishes.high.is_empty() && wishes.size.is_none() && wishes.budget.is_none();
-    if open && wishes.bits.len() == 2 {
-        wishes.high = vec![config.layers.div_ceil(2)];
+    let open = request.high.is_empty() && request.size.is_none() && request.budget.is_none();
+    if open && request.bits.len() == 2 {
+        request.high = vec![config.layers.div_ceil(2)];
     }
     let shape = config.shape(Some(&checkpoint.layout()));
-    planning::check(&wishes, &Model { directory: &job.directory, shape: &shape })?;
-    Ok(wishes)
+    planning::check(&request, &Model { directory: &job.directory, shape: &shape })?;
+    Ok(request)
 }
 
 /// Why the model needs another head; `None` where it has one for this task and these labels.
@@ -120,20 +127,33 @@ fn headless(job: &Job, checkpoint: &Checkpoint, train: &Dataset) -> Result<Optio
     Ok(if fits { None } else { others() })
 }
 
-fn identity(job: &Job) -> Result<Value> {
-    let train = job.data.files.iter().map(|path| hashes::file(path)).collect::<Result<Vec<_>>>()?;
+/// The hashes of a job's data files.
+#[derive(Debug)]
+pub(super) struct DataHashes {
+    pub(super) train: Vec<String>,
+    pub(super) dev: String,
+}
+
+impl DataHashes {
+    fn of(job: &Job) -> Result<Self> {
+        let train = job.data.files.iter().map(|path| hashes::file(path)).collect::<Result<_>>()?;
+        Ok(Self { train, dev: hashes::file(&job.dev)? })
+    }
+}
+
+fn identity(job: &Job, model_hash: &str, data: &DataHashes) -> Value {
     let labels = match &job.data.read.labels {
         LabelSource::TaskOrFound => Value::Null,
         LabelSource::Given(labels) => json!(labels.names()),
     };
-    Ok(json!({
+    json!({
         "task": job.data.task,
-        "model": hashes::model(&job.directory)?,
-        "train": train,
-        "dev": hashes::file(&job.dev)?,
+        "model": model_hash,
+        "train": data.train,
+        "dev": data.dev,
         "columns": job.data.read.columns,
         "labels": labels,
         "format": job.data.read.format,
         "max_len": job.data.max_len,
-    }))
+    })
 }

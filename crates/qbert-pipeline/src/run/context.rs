@@ -1,4 +1,5 @@
-//! What all stages share: the job, the record, and the way a stage is passed over, done again or gone on with.
+//! What all stages share: the job, the record, results that several stages need, and how a stage is skipped, repeated or
+//! continued.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -7,12 +8,14 @@ use std::time::Instant;
 
 use qbert_kernels::Compute;
 use qbert_model::atomic;
+use qbert_train::evaluate::Evaluated;
 use serde_json::Value;
 
 use super::check::Checked;
-use super::record::{Record, Standing};
-use super::{Event, FINETUNED, Job, OLD, RECORD, Stage, TIMES, Watch, hashes};
+use super::record::{Record, StageStatus};
+use super::{CHECKPOINT, Event, FINETUNED, Job, OLD, RECORD, Stage, TIMES, Watch};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hashes::{self, KnownHashes};
 
 /// A run in progress.
 pub(super) struct Context<'a> {
@@ -21,23 +24,25 @@ pub(super) struct Context<'a> {
     pub(super) watch: &'a mut dyn Watch,
     pub(super) checked: Checked,
     record: Record,
+    model_hashes: KnownHashes,
+    full_precision: Option<Evaluated>,
     /// Held as long as the run lives: two of them in one directory would undo each other's work.
     _lock: Option<File>,
 }
 
-/// A stage that is to be there.
+/// A stage that should be done.
 pub(super) struct Step<'a> {
     pub(super) stage: Stage,
     /// Everything that decides its results, beyond model, task and data of the run.
     pub(super) inputs: Value,
-    /// The files that it ends with.
+    /// The files it writes.
     pub(super) results: &'a [&'a str],
-    /// What is put away before it is done again with other inputs.
+    /// What moves to `old/` before the stage is repeated with other inputs.
     pub(super) replaces: &'a [&'a str],
 }
 
 impl<'a> Context<'a> {
-    /// Takes possession of the job's directory: an empty one, or one that holds this run.
+    /// Takes over the job's directory: an empty one, or one that holds this run.
     pub(super) fn open(job: &'a Job, compute: &'a Compute, watch: &'a mut dyn Watch, checked: Checked) -> Result<Self> {
         let out = &job.out;
         let failed = |action| {
@@ -53,7 +58,10 @@ impl<'a> Context<'a> {
             None => Record::new(checked.identity.clone()),
         };
         atomic::remove_leftovers(out)?;
-        let context = Self { job, compute, watch, checked, record, _lock: lock };
+        let mut model_hashes = KnownHashes::default();
+        model_hashes.insert(&job.directory, &checked.model_hash);
+        let full_precision = None;
+        let context = Self { job, compute, watch, checked, record, model_hashes, full_precision, _lock: lock };
         context.record.write(out)?;
         Ok(context)
     }
@@ -63,38 +71,60 @@ impl<'a> Context<'a> {
         if self.finetunes() { self.job.path(FINETUNED) } else { self.job.directory.clone() }
     }
 
+    /// The hash of the checkpoint with the task's head.
+    pub(super) fn model_hash(&mut self) -> Result<String> {
+        self.model_hashes.of(&self.model())
+    }
+
+    /// The hash of the quantized checkpoint.
+    pub(super) fn checkpoint_hash(&mut self) -> Result<String> {
+        self.model_hashes.of(&self.job.path(CHECKPOINT))
+    }
+
+    /// What the model reaches in full precision, evaluated once for all stages.
+    pub(super) fn full_precision(&mut self) -> Result<&Evaluated> {
+        let known = match self.full_precision.take() {
+            Some(known) => known,
+            None => super::evaluate::full_precision(self)?,
+        };
+        Ok(self.full_precision.insert(known))
+    }
+
     /// Whether the run fine-tunes.
     pub(super) fn finetunes(&self) -> bool {
         self.job.always_finetune || self.checked.headless.is_some()
     }
 
-    /// Passes a stage over, or does it. `work` begins, or goes on from the state that it left.
+    /// Does a stage unless it is done. `work` starts, or continues from the state it left.
     pub(super) fn perform(&mut self, step: Step<'_>, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let Step { stage, inputs, results, replaces } = step;
         if self.watch.stop() {
             return Err(self.stopped());
         }
         let out = &self.job.out;
-        let why = match self.record.standing(out, stage, &inputs)? {
-            Standing::Done { edited } => {
+        let why = match self.record.status(out, stage, &inputs)? {
+            StageStatus::Done { edited } => {
                 let how = if edited { "changed by hand since: used as it is" } else { "there already" };
                 self.watch.stage(stage, Event::Skipped(how));
                 return Ok(());
             }
-            Standing::Begun => None,
-            Standing::New => {
+            StageStatus::Begun => None,
+            StageStatus::New => {
                 put_away(out, replaces)?;
                 None
             }
-            Standing::Missing(name) => {
+            StageStatus::Missing(name) => {
                 put_away(out, replaces)?;
                 Some(format!("{name} is gone"))
             }
-            Standing::Other(difference) => {
+            StageStatus::Other(difference) => {
                 put_away(out, replaces)?;
                 Some(difference)
             }
         };
+        for name in replaces {
+            self.model_hashes.forget(&self.job.path(name));
+        }
         // Only now: what was there belongs to other inputs until it is out of the way.
         self.record.begin(stage, inputs);
         self.record.write(out)?;
@@ -108,12 +138,12 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Moves results out of the way that nothing takes the place of.
+    /// Moves results that would be out of date into `old/`.
     pub(super) fn put_away(&self, names: &[&str]) -> Result<()> {
         put_away(&self.job.out, names)
     }
 
-    /// Says that a stage is not needed.
+    /// Reports that a stage is not needed.
     pub(super) fn pass_over(&mut self, stage: Stage, why: &str) {
         self.watch.stage(stage, Event::Skipped(why));
     }
@@ -144,7 +174,7 @@ fn same_run(out: &Path, record: Record, identity: &Value) -> Result<Record> {
     }
     let difference = qbert_train::state::difference(&record.run, identity);
     let message = format!("{}: this directory holds another run: {difference}", out.display());
-    let hint = "give another --out; settings of the stages may change, model, task and data may not".to_owned();
+    let hint = "give another `run.out`; settings of the stages may change, model, task and data may not".to_owned();
     Err(Error::new(ErrorKind::BadInput, message, hint))
 }
 
@@ -157,7 +187,7 @@ fn refuse_foreign(out: &Path) -> Result<()> {
         let (path, action) = (out.to_owned(), "list the directory");
         Error::from(qbert_model::Error::Io { path, action, source })
     };
-    let hint = || "give a new directory with --out".to_owned();
+    let hint = || "give a new directory as `run.out`".to_owned();
     if !out.is_dir() {
         return Err(Error::new(ErrorKind::BadInput, format!("{}: this is a file", out.display()), hint()));
     }
@@ -175,21 +205,21 @@ fn refuse_foreign(out: &Path) -> Result<()> {
     }
 }
 
-/// Where the system can lock a directory, one run has it to itself.
+/// Locks the directory, if the file system can.
 fn lock(out: &Path) -> Result<Option<File>> {
     let Ok(directory) = File::open(out) else { return Ok(None) };
     match directory.try_lock() {
         Ok(()) => Ok(Some(directory)),
         Err(std::fs::TryLockError::WouldBlock) => {
             let message = format!("{}: another qbert is at work in this directory", out.display());
-            Err(Error::new(ErrorKind::BadInput, message, "wait for it, or give another --out".to_owned()))
+            Err(Error::new(ErrorKind::BadInput, message, "wait for it, or give another `run.out`".to_owned()))
         }
         // Not every file system can.
         Err(std::fs::TryLockError::Error(_)) => Ok(None),
     }
 }
 
-/// Moves results that others take the place of into `old/`, each in one step, in place of what is there.
+/// Moves results into `old/`, each in one step. They replace what is there.
 fn put_away(out: &Path, names: &[&str]) -> Result<()> {
     for name in names {
         let (from, to) = (out.join(name), out.join(OLD).join(name));

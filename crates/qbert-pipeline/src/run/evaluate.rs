@@ -1,9 +1,9 @@
-//! What every model of the run reaches on the dev data: `metrics.json`; the answers that quantization changed:
-//! `changes.json`; how fast the packed model is: `speed.json`.
+//! The metrics of every model of the run on the dev data: `metrics.json`; the answers that quantization changed:
+//! `changes.json`; the speed of the packed model: `speed.json`.
 
 use qbert_documents::{Changes, RunMetrics, StageMetrics, TrainingMetrics};
 use qbert_runtime::{Session, SessionOptions};
-use qbert_train::evaluate::{Evaluate, evaluate};
+use qbert_train::evaluate::{Evaluate, Evaluated, evaluate};
 use serde_json::{Value, json};
 
 use super::context::{Context, Step};
@@ -16,7 +16,7 @@ use crate::packing::FILE_NAME;
 
 /// The answers that changed most.
 pub(super) const CHANGES: &str = "changes.json";
-/// So many of them are kept.
+/// How many of them are kept.
 const KEPT: usize = 100;
 
 /// Reads the run's `metrics.json`.
@@ -44,7 +44,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     let step = Step {
         stage: Stage::Evaluate,
         inputs: json!({
-            "model": hashes::model(&model)?,
+            "model": context.model_hash()?,
             "packed": hashes::file(&job.path(FILE_NAME))?,
             "speed": job.speed,
         }),
@@ -56,14 +56,10 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         let (compute, watch) = (context.compute, &mut *context.watch);
         let options = SessionOptions::default().threads(compute.threads().count());
         let session = Session::open(job.path(FILE_NAME), options)?;
-        let data = job.dev_data();
-        let subject = Evaluate { model: &model, masters: true };
-        let full = evaluate(subject, &data, compute, |done, total| {
-            watch.progress(done, total, "sequences in full precision");
-        })?;
-        let packed = evaluate_packed(&session, &data, |done, total| {
+        let packed = evaluate_packed(&session, &job.dev_data(), |done, total| {
             watch.progress(done, total, "sequences with the packed model");
         })?;
+        let full = context.full_precision()?;
         let trained = read_trained(job)?;
         let not_trained = trained.before.map_or(f64::NAN, |before| before.post_training);
         let stages = vec![
@@ -81,10 +77,19 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         if job.speed {
             write_document(&job.path(speed::FILE), &speed::measure(job, &model, &session, compute)?)?;
         }
-        let changes = Changes::between(changes::all(&full, &packed), KEPT);
+        let changes = Changes::between(changes::all(full, &packed), KEPT);
         write_document(&job.path(CHANGES), &changes)?;
         write_document(&job.path(METRICS), &metrics)
     })
+}
+
+/// The model in full precision on the dev data.
+pub(super) fn full_precision(context: &mut Context<'_>) -> Result<Evaluated> {
+    let (job, model, watch) = (context.job, context.model(), &mut *context.watch);
+    let subject = Evaluate { model: &model, masters: true };
+    Ok(evaluate(subject, &job.dev_data(), context.compute, |done, total| {
+        watch.progress(done, total, "sequences in full precision");
+    })?)
 }
 
 fn row(stage: &str, model: &str, value: f64, details: Value) -> StageMetrics {

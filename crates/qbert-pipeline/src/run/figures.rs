@@ -7,7 +7,7 @@ use qbert_train::sensitivity::{self, FILE as SENSITIVITY};
 use serde_json::json;
 
 use super::context::{Context, Step};
-use super::{CHECKPOINT, Stage, analyze, hashes, write_document};
+use super::{CHECKPOINT, Stage, analyze, write_document};
 use crate::error::Result;
 use crate::planning;
 
@@ -17,7 +17,7 @@ pub(super) const ATTENTION: &str = "attention-kl.json";
 pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     let job = context.job;
     let Some(figures) = &job.figures else {
-        // Those of another model would be shown beside this one's results.
+        // Otherwise the report would show the figures of another model.
         context.put_away(&[LANDSCAPE, ATTENTION])?;
         context.pass_over(Stage::Figures, "not asked for");
         return Ok(());
@@ -27,8 +27,8 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     let step = Step {
         stage: Stage::Figures,
         inputs: json!({
-            "model": hashes::model(&model)?,
-            "checkpoint": hashes::model(&checkpoint)?,
+            "model": context.model_hash()?,
+            "checkpoint": context.checkpoint_hash()?,
             "layers": layers,
             "settings": figures,
         }),
@@ -52,7 +52,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     })
 }
 
-/// The most and the least sensitive layer, or the first and the last where nobody knows.
+/// The most and the least sensitive layer, or the first and the last if there was no analysis.
 fn layers(context: &Context<'_>) -> Result<Vec<usize>> {
     let job = context.job;
     let order = if analyze::is_needed(job) {

@@ -1,4 +1,4 @@
-//! A head for the task, where the model has none: `finetuned/`, as `qbert finetune` writes it.
+//! A head for the task if the model has none: `finetuned/`, as `qbert finetune` writes it.
 
 use qbert_tasks::LabelSource;
 use qbert_train::finetune::{Finetune, finetune};
@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::context::{Context, Step};
 use super::{FINETUNED, Job, Stage, Training};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
-/// A training run of the job, which goes on if it was begun.
+/// A training run of the job, which continues if it was started before.
 pub(super) fn training(job: &Job, training: &Training, model: std::path::PathBuf, out: &str) -> Finetune {
     Finetune {
         model,
@@ -40,11 +40,11 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     };
     context.perform(step, |context| {
         let mut run = training(job, &job.finetune, job.directory.clone(), FINETUNED);
-        // Those of the data, and not of a head that the model may have for something else.
+        // The labels of the data, rather than those of a head that the model may have for another task.
         if let Some(labels) = &context.checked.labels {
             run.data.read.labels = LabelSource::Given(labels.clone());
         }
-        finetune(&run, context.compute, context.watch)?;
+        finetune(&run, context.compute, context.watch).map_err(|error| Error::from(error).of_training("finetune"))?;
         Ok(())
     })
 }

@@ -1,11 +1,11 @@
-//! From a checkpoint and data to a packed model and a report, in one call: what `qbert run` does.
+//! From a checkpoint and data to a packed model and a report in one call: what `qbert run` does.
 //!
-//! A [`Job`] says what is wanted; [`run`] takes it through the stages of [`Stage`], each of which writes the files that its
-//! own command writes, into one directory. `run.json` remembers what every stage was made from. A stage whose result is
-//! there and whose inputs are the same is passed over, so the same job can be started again after a crash, after an edit of
-//! `plan.toml`, or with other settings, and does what is left to do. The files do not depend on where it was interrupted.
+//! A [`Job`] holds the settings; [`run`] takes it through the stages of [`Stage`]. All stages write into one directory, each
+//! the same files as its own command. `run.json` records what every stage was made from. A stage is skipped if its results
+//! are there and its inputs are the same. So the same job can be started again after a crash, after an edit of `plan.toml`
+//! or with other settings, and does only what is left. The files do not depend on where it was interrupted.
 //!
-//! For a single step call the function behind it: [`qbert_train::finetune::finetune`],
+//! For a single step, call the function behind it: [`qbert_train::finetune::finetune`],
 //! [`qbert_train::sensitivity::analyze`], [`crate::planning::make`], [`qbert_train::qat::run::quantize`],
 //! [`crate::packing::Packing`], [`crate::packed_evaluation::evaluate_packed`].
 
@@ -17,7 +17,6 @@ mod context;
 mod evaluate;
 mod figures;
 mod finetune;
-use crate::hashes;
 mod pack;
 mod plan;
 mod quantize;
@@ -37,14 +36,15 @@ use qbert_train::{sensitivity, trainer};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::planning::Wishes;
+use crate::hashes;
+use crate::planning::PlanRequest;
 use context::Context;
 
 pub use summary::Finished;
 
-/// What the run remembers about itself.
+/// The record of what every stage was made from.
 pub const RECORD: &str = "run.json";
-/// Seconds of every stage, a line each time it is done; nothing reads it but people.
+/// The seconds that every stage took, for people: one line each time it is done.
 pub const TIMES: &str = "times.jsonl";
 /// The fine-tuned checkpoint's directory.
 pub const FINETUNED: &str = "finetuned";
@@ -54,7 +54,7 @@ pub const PLAN: &str = "plan.toml";
 pub const CHECKPOINT: &str = "checkpoint";
 /// The metrics of every stage.
 pub const METRICS: &str = "metrics.json";
-/// Where results go that others take the place of.
+/// Where replaced results go.
 pub const OLD: &str = "old";
 
 /// A stage of a run, in the order they come.
@@ -63,7 +63,7 @@ pub const OLD: &str = "old";
 pub enum Stage {
     /// A head for the task: `finetuned/`.
     Finetune,
-    /// How sensitive each layer is: `sensitivity.json`.
+    /// The sensitivity of each layer: `sensitivity.json`.
     Analyze,
     /// Bits for every part: `plan.toml`.
     Plan,
@@ -71,7 +71,7 @@ pub enum Stage {
     Quantize,
     /// One small file: `model.qbert`.
     Pack,
-    /// What every model reaches: `metrics.json`, `changes.json`, `speed.json`.
+    /// The metrics of every model: `metrics.json`, `changes.json`, `speed.json`.
     Evaluate,
     /// The loss landscape and the attention's divergence: `landscape.json`, `attention-kl.json`.
     Figures,
@@ -111,7 +111,7 @@ impl Stage {
         1 + Self::ALL.iter().position(|stage| *stage == self).unwrap_or(0)
     }
 
-    /// Whether it can be stopped in the middle and go on from there. The others take little time and write nothing
+    /// Whether the stage can be stopped in the middle and continued. The others take little time and write nothing
     /// before they are done.
     pub fn keeps_state(self) -> bool {
         matches!(self, Self::Finetune | Self::Analyze | Self::Quantize)
@@ -127,23 +127,23 @@ impl fmt::Display for Stage {
 /// What happens to a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// It begins, or goes on; where it was done before, the text says why it is done again.
+    /// It starts or continues. If it was done before, the text says why it is repeated.
     Begins(Option<&'a str>),
-    /// It is passed over, for this reason.
+    /// It is skipped, for this reason.
     Skipped(&'a str),
     /// It is done.
     Done,
 }
 
-/// Whoever watches a run. Of the trainer's questions, [`trainer::Watch::stop`] is asked between stages too.
+/// Observes a run. [`trainer::Watch::stop`] is also called between stages.
 pub trait Watch: trainer::Watch {
-    /// Something happens to a stage.
+    /// A stage starts, ends or is skipped.
     fn stage(&mut self, stage: Stage, event: Event<'_>);
     /// The analysis made a pass over its sample.
     fn analysis(&mut self, step: sensitivity::Step, settings: &sensitivity::Settings);
     /// Some other work is at `done` of `total`.
     fn progress(&mut self, done: usize, total: usize, what: &str);
-    /// Something that a reader should know.
+    /// A message for the user.
     fn say(&mut self, text: &str);
 }
 
@@ -189,37 +189,37 @@ pub struct Job {
     pub directory: PathBuf,
     /// The data to learn from.
     pub data: DataSource,
-    /// File to judge by, read as `data` is.
+    /// The file that decides which epoch is the best, read as `data` is.
     pub dev: PathBuf,
     /// The run's directory.
     pub out: PathBuf,
-    /// Fine-tuning; passed over where the model has the task's head already.
+    /// Fine-tuning; skipped if the model already has a head for the task.
     pub finetune: Training,
     /// Fine-tune even then.
     pub always_finetune: bool,
-    /// The analysis; passed over where one width is asked for.
+    /// The analysis; skipped if there is only one width.
     pub analysis: sensitivity::Settings,
-    /// What the plan is to be like. Without `high`, `size` and `budget`, half of the layers get the higher of two widths.
-    pub wishes: Wishes,
-    /// A plan that is there already, instead of making one.
-    pub plan: Option<PathBuf>,
+    /// What the plan should be like. Without `high`, `size` and `budget`, half of the layers get the higher of two widths.
+    pub plan: PlanRequest,
+    /// A plan's file to use instead of making a plan.
+    pub own_plan: Option<PathBuf>,
     /// Quantization-aware training.
     pub quantize: Training,
-    /// What else decides it.
+    /// What distinguishes it from fine-tuning: calibration, rounding, distillation.
     pub qat: QatSettings,
     /// Figures for the report; `None` for none.
     pub figures: Option<Figures>,
-    /// Whether to measure the speed. It is the one thing that differs from run to run.
+    /// Whether to measure the speed, the only result that differs from run to run.
     pub speed: bool,
-    /// The command that asks for all this, for the record.
+    /// The command that started the job, for the record.
     pub command: String,
-    /// What a reader of the results should know about these settings.
+    /// Notes on these settings for readers of the results.
     pub notes: Vec<String>,
 }
 
 impl Job {
-    /// A job with the usual settings: the task's recipes, ten runs of the analysis on 256 sequences, 2 and 3 bits from the
-    /// sensitivities, 4 bits for the word embedding and 8 for the other tables, distillation.
+    /// A job with default settings: the task's recipes, ten runs of the analysis on 256 sequences, 2 and 3 bits by
+    /// sensitivity, 4 bits for the word embedding, 8 for the other tables, and distillation.
     pub fn new(model: &str, directory: &Path, data: DataSource, dev: &Path, out: &Path) -> Self {
         let task = data.task;
         Self {
@@ -231,8 +231,8 @@ impl Job {
             finetune: Training { settings: qbert_train::finetune::recipe(task), max_train: None },
             always_finetune: false,
             analysis: sensitivity::Settings::default(),
-            wishes: Wishes { bits: vec![2, 3], embedding_bits: vec![4, 8], ..Wishes::default() },
-            plan: None,
+            plan: PlanRequest { bits: vec![2, 3], embedding_bits: vec![4, 8], ..PlanRequest::default() },
+            own_plan: None,
             quantize: Training { settings: qbert_train::qat::run::recipe(task), max_train: None },
             qat: QatSettings::default(),
             figures: Some(Figures::default()),
@@ -242,7 +242,7 @@ impl Job {
         }
     }
 
-    /// The data to judge by.
+    /// The data that decides which epoch is the best.
     pub fn dev_data(&self) -> DataSource {
         self.data.with_files([&self.dev])
     }
@@ -253,12 +253,11 @@ impl Job {
     }
 }
 
-/// Does what is left to do of a job.
+/// Does whatever is left of a job.
 ///
 /// # Errors
-/// Whatever is wrong with model, data or settings, as far as possible before anything is written; a directory that holds
-/// another run or something else; [`crate::ErrorKind::Interrupted`] when `watch` asked for the end, with everything that is
-/// done kept.
+/// A problem with model, data or settings, if possible before anything is written; a directory that holds another run or
+/// something else; [`crate::ErrorKind::Interrupted`] if `watch` asked to stop: everything done so far is kept.
 pub fn run(job: &Job, compute: &Compute, watch: &mut dyn Watch) -> Result<Finished> {
     let checked = check::check(job)?;
     let mut context = Context::open(job, compute, watch, checked)?;
@@ -297,7 +296,7 @@ fn read_document<T: Document>(path: &Path) -> Result<T> {
 }
 
 fn damaged_file(message: String) -> Error {
-    Error::new(ErrorKind::BadInput, message, "delete it: the same command creates it again".to_owned())
+    Error::new(ErrorKind::BadInput, message, "delete it: the same command writes it again".to_owned())
 }
 
 /// Writes a document that other crates also read, whole or not at all.

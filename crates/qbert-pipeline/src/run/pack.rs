@@ -1,9 +1,9 @@
-//! One file with everything a prediction needs: `model.qbert`, as `qbert pack` writes it.
+//! One file with everything that predictions need: `model.qbert`, as `qbert pack` writes it.
 
 use serde_json::json;
 
 use super::context::{Context, Step};
-use super::{CHECKPOINT, Stage, hashes};
+use super::{CHECKPOINT, Stage};
 use crate::error::Result;
 use crate::packing::{FILE_NAME, Packing};
 
@@ -12,14 +12,12 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     let checkpoint = job.path(CHECKPOINT);
     let step = Step {
         stage: Stage::Pack,
-        inputs: json!({ "checkpoint": hashes::model(&checkpoint)? }),
+        inputs: json!({ "checkpoint": context.checkpoint_hash()? }),
         results: &[FILE_NAME],
         replaces: &[FILE_NAME],
     };
     context.perform(step, |_| {
-        let mut packing = Packing::quantized(&checkpoint)?.for_task(job.data.task.name());
-        packing.note("command", &job.command);
-        packing.write(&job.path(FILE_NAME))?;
+        Packing::trained(&checkpoint, job.data.task, &job.command)?.write(&job.path(FILE_NAME))?;
         Ok(())
     })
 }

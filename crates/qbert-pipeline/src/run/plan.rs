@@ -1,4 +1,4 @@
-//! Bits for every part of the model: `plan.toml`, as `qbert plan` writes it. A plan that somebody edited stays.
+//! Bits for every part of the model: `plan.toml`, as `qbert plan` writes it. A plan that was edited by hand stays.
 
 use qbert_model::atomic;
 use qbert_model::sizes::file_size;
@@ -11,8 +11,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::planning::{self, Model};
 
 pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
-    let inputs = inputs(context)?;
     let job = context.job;
+    let inputs = inputs(context)?;
     if context.record().inputs(Stage::Plan).is_none() && job.path(PLAN).exists() {
         context.pass_over(Stage::Plan, "plan.toml was put there by hand: used as it is");
         return Ok(());
@@ -22,7 +22,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     }
     let step = Step { stage: Stage::Plan, inputs, results: &[PLAN], replaces: &[PLAN] };
     context.perform(step, |context| {
-        let text = match &job.plan {
+        let text = match &job.own_plan {
             Some(path) => super::context::read_text(path)?,
             None => make(context)?,
         };
@@ -30,26 +30,29 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     })
 }
 
-fn inputs(context: &Context<'_>) -> Result<Value> {
+fn inputs(context: &mut Context<'_>) -> Result<Value> {
     let job = context.job;
-    if let Some(path) = &job.plan {
+    if let Some(path) = &job.own_plan {
         return Ok(json!({ "plan": hashes::file(path)? }));
     }
     let sensitivity = analyze::is_needed(job).then(|| hashes::file(&job.path(SENSITIVITY))).transpose()?;
     // Only a budget looks at the weights.
-    let model = context.checked.wishes.budget.map(|_| hashes::model(&context.model())).transpose()?;
-    Ok(json!({ "wishes": context.checked.wishes, "sensitivity": sensitivity, "model": model }))
+    let model = match context.checked.plan.budget {
+        Some(_) => Some(context.model_hash()?),
+        None => None,
+    };
+    Ok(json!({ "wishes": context.checked.plan, "sensitivity": sensitivity, "model": model }))
 }
 
-/// An edited plan is used whatever the sensitivities say now; other wishes contradict it.
+/// An edited plan is used whatever the sensitivities say now. A request for another plan contradicts it.
 fn keep(context: &mut Context<'_>, inputs: &Value) -> Result<()> {
-    let wished = |inputs: &Value| ["wishes", "plan"].map(|key| inputs.get(key).cloned());
+    let requested = |inputs: &Value| ["wishes", "plan"].map(|key| inputs.get(key).cloned());
     let before = context.record().inputs(Stage::Plan);
-    if before.map(wished) != Some(wished(inputs)) {
+    if before.map(requested) != Some(requested(inputs)) {
         let difference = before.map(|before| qbert_train::state::difference(before, inputs)).unwrap_or_default();
         let path = context.job.path(PLAN);
         let message = format!("{} was edited by hand, but another plan is asked for: {difference}", path.display());
-        let hint = "delete the file to have a new plan made, or repeat the flags it was made with".to_owned();
+        let hint = "delete the file to get a new plan, or repeat the settings it was made with".to_owned();
         return Err(Error::new(ErrorKind::BadInput, message, hint));
     }
     context.pass_over(Stage::Plan, "plan.toml was edited by hand: used as it is");
@@ -60,14 +63,14 @@ fn make(context: &mut Context<'_>) -> Result<String> {
     let job = context.job;
     let directory = context.model();
     let shape = planning::shape(&directory)?;
-    let mut wishes = context.checked.wishes.clone();
+    let mut request = context.checked.plan.clone();
     if analyze::is_needed(job) {
-        wishes.sensitivity = Some(job.path(SENSITIVITY));
+        request.sensitivity = Some(job.path(SENSITIVITY));
     }
     let (threads, watch) = (context.compute.threads(), &mut *context.watch);
     let mut progress = |done, total| watch.progress(done, total, "matrices tried");
-    let made = planning::make(&wishes, &Model { directory: &directory, shape: &shape }, threads, &mut progress)?;
-    // A plan that does not fit is refused here, where its making is at hand.
-    file_size(&shape, &made.plan)?;
-    Ok(made.to_toml())
+    let new = planning::make(&request, &Model { directory: &directory, shape: &shape }, threads, &mut progress)?;
+    // A plan that does not fit the model is refused here rather than by the stages that use it.
+    file_size(&shape, &new.plan)?;
+    Ok(new.to_toml())
 }

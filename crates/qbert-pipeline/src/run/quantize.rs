@@ -1,11 +1,11 @@
 //! Quantization-aware training by the plan: `checkpoint/`, as `qbert quantize` writes it.
 
-use qbert_train::qat::run::{Quantize, quantize};
+use qbert_train::qat::run::{Judging, Quantize, quantize_with};
 use serde_json::json;
 
 use super::context::{Context, Step};
 use super::{CHECKPOINT, PLAN, Stage, finetune, hashes};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::planning;
 
 pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
@@ -15,7 +15,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     let step = Step {
         stage: Stage::Quantize,
         inputs: json!({
-            "model": hashes::model(&model)?,
+            "model": context.model_hash()?,
             // What the plan says: another comment changes nothing.
             "plan": hashes::text(&plan.to_toml()),
             "training": job.quantize,
@@ -34,7 +34,11 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     context.perform(step, |context| {
         let training = finetune::training(job, &job.quantize, model, CHECKPOINT);
         let run = Quantize { job: training, plan, settings: job.qat.clone() };
-        quantize(&run, context.compute, context.watch)?;
+        let full = context.full_precision()?.evaluation.clone();
+        context.watch.full_precision(&full);
+        let judging = Judging { full_precision: Some(full.value), ..Judging::default() };
+        quantize_with(&run, judging, context.compute, context.watch)
+            .map_err(|error| Error::from(error).of_training("quantize"))?;
         Ok(())
     })
 }

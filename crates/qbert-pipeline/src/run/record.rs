@@ -1,7 +1,7 @@
 //! `run.json`: what the run is of, and what every stage was made from.
 //!
-//! A stage is written down twice: when it begins (with its inputs: from then on everything in its place belongs to them)
-//! and when it is done (with hashes of its results). What is between is in progress, and goes on.
+//! A stage is recorded twice: when it starts, with its inputs, to which all of its files belong from then on; and when it is
+//! done, with hashes of its results. In between it is in progress and can be continued.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,21 +32,21 @@ struct Entry {
     results: Option<BTreeMap<String, String>>,
 }
 
-/// How a stage is found.
+/// Where a stage stands with the inputs it would have now.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// It was never begun.
+pub(super) enum StageStatus {
+    /// It was never started.
     New,
-    /// It was begun with these inputs.
+    /// It was started with these inputs.
     Begun,
     /// It is done with these inputs, and its results are there.
     Done {
-        /// Whether a result was changed since.
+        /// Whether a result has changed since.
         edited: bool,
     },
-    /// It is done with these inputs, but a result is gone.
+    /// It is done with these inputs, but a result is missing.
     Missing(String),
-    /// It was begun or done with other inputs; the first that differs.
+    /// It was started or done with other inputs; the first that differs.
     Other(String),
 }
 
@@ -55,14 +55,14 @@ impl Record {
         Self { format: FORMAT.to_owned(), version: 1, run, stages: BTreeMap::new() }
     }
 
-    /// Reads the file of a directory; `None` where there is none.
+    /// Reads the file of a directory; `None` if there is none.
     pub(super) fn read(out: &Path) -> Result<Option<Self>> {
         let path = out.join(RECORD);
         if !path.exists() {
             return Ok(None);
         }
         let wrong = |problem: String| {
-            let hint = "give another --out, or delete the directory to start again".to_owned();
+            let hint = "give another `run.out`, or delete the directory to start again".to_owned();
             Error::new(ErrorKind::BadInput, format!("{}: {problem}", path.display()), hint)
         };
         let text = super::context::read_text(&path)?;
@@ -79,20 +79,20 @@ impl Record {
         write_json(&out.join(RECORD), self)
     }
 
-    /// How a stage with these inputs is found.
-    pub(super) fn standing(&self, out: &Path, stage: Stage, inputs: &Value) -> Result<Standing> {
-        let Some(entry) = self.stages.get(&stage) else { return Ok(Standing::New) };
+    /// Where a stage with these inputs stands.
+    pub(super) fn status(&self, out: &Path, stage: Stage, inputs: &Value) -> Result<StageStatus> {
+        let Some(entry) = self.stages.get(&stage) else { return Ok(StageStatus::New) };
         if entry.inputs != *inputs {
-            return Ok(Standing::Other(qbert_train::state::difference(&entry.inputs, inputs)));
+            return Ok(StageStatus::Other(qbert_train::state::difference(&entry.inputs, inputs)));
         }
-        let Some(results) = &entry.results else { return Ok(Standing::Begun) };
+        let Some(results) = &entry.results else { return Ok(StageStatus::Begun) };
         if let Some(name) = results.keys().find(|name| !out.join(name).is_file()) {
-            return Ok(Standing::Missing(name.clone()));
+            return Ok(StageStatus::Missing(name.clone()));
         }
-        Ok(Standing::Done { edited: self.edited(out, stage)? })
+        Ok(StageStatus::Done { edited: self.edited(out, stage)? })
     }
 
-    /// Whether a result of a stage that is done was changed since; one that is gone was not.
+    /// Whether a result of a finished stage has changed since. A missing one has not.
     pub(super) fn edited(&self, out: &Path, stage: Stage) -> Result<bool> {
         let results = self.stages.get(&stage).and_then(|entry| entry.results.as_ref());
         for (name, hash) in results.into_iter().flatten() {
@@ -104,7 +104,7 @@ impl Record {
         Ok(false)
     }
 
-    /// What a stage was last begun with.
+    /// The inputs that a stage was last started with.
     pub(super) fn inputs(&self, stage: Stage) -> Option<&Value> {
         self.stages.get(&stage).map(|entry| &entry.inputs)
     }
@@ -131,20 +131,20 @@ mod tests {
         let out = home.path();
         let mut record = Record::new(json!({"task": "sst2"}));
         let (one, other) = (json!({"epochs": 1, "rate": 8e-5}), json!({"epochs": 2, "rate": 8e-5}));
-        let standing = |record: &Record, inputs: &Value| record.standing(out, Stage::Plan, inputs).unwrap();
-        assert_eq!(standing(&record, &one), Standing::New);
+        let status = |record: &Record, inputs: &Value| record.status(out, Stage::Plan, inputs).unwrap();
+        assert_eq!(status(&record, &one), StageStatus::New);
         record.begin(Stage::Plan, one.clone());
-        assert_eq!(standing(&record, &one), Standing::Begun);
-        assert_eq!(standing(&record, &other), Standing::Other("`epochs` was 1, now it is 2".to_owned()));
+        assert_eq!(status(&record, &one), StageStatus::Begun);
+        assert_eq!(status(&record, &other), StageStatus::Other("`epochs` was 1, now it is 2".to_owned()));
         std::fs::write(out.join("plan.toml"), "a").unwrap();
         record.finish(Stage::Plan, hashes::files(out, &["plan.toml"]).unwrap());
         record.write(out).unwrap();
         let record = Record::read(out).unwrap().unwrap();
-        assert_eq!(standing(&record, &one), Standing::Done { edited: false });
+        assert_eq!(status(&record, &one), StageStatus::Done { edited: false });
         std::fs::write(out.join("plan.toml"), "b").unwrap();
-        assert_eq!(standing(&record, &one), Standing::Done { edited: true });
+        assert_eq!(status(&record, &one), StageStatus::Done { edited: true });
         std::fs::remove_file(out.join("plan.toml")).unwrap();
-        assert_eq!(standing(&record, &one), Standing::Missing("plan.toml".to_owned()));
+        assert_eq!(status(&record, &one), StageStatus::Missing("plan.toml".to_owned()));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The last stage: what came out, for people and programs. `summary.json`, `models.json`, `provenance.json`, the report in
+//! The last stage: the results for people and programs. `summary.json`, `models.json`, `provenance.json`, the report in
 //! its three forms, and the model card.
 
 use qbert_documents::{Fact, Provenance};
@@ -76,14 +76,15 @@ fn provenance(context: &Context<'_>, results: &Results) -> Result<Provenance> {
     add("Program", "version", env!("CARGO_PKG_VERSION").to_owned());
     add("Program", "kernels", context.compute.kernels().name().to_owned());
     add("Model", "name", job.model.clone());
-    add("Model", "sha256", hashes::model(&job.directory)?);
-    for path in &job.data.files {
-        add("Data", &summary::shown(path), format!("sha256 {}", hashes::file(path)?));
+    add("Model", "sha256", context.checked.model_hash.clone());
+    let hashes_of = &context.checked.data;
+    for (path, hash) in job.data.files.iter().zip(&hashes_of.train) {
+        add("Data", &summary::shown(path), format!("sha256 {hash}"));
     }
     add("Data", "examples to learn from", context.checked.examples[0].to_string());
-    add("Data", &summary::shown(&job.dev), format!("sha256 {}", hashes::file(&job.dev)?));
+    add("Data", &summary::shown(&job.dev), format!("sha256 {}", hashes_of.dev));
     add("Data", "examples to judge by", context.checked.examples[1].to_string());
-    let origin = match (&job.plan, results.plan_edited) {
+    let origin = match (&job.own_plan, results.plan_edited) {
         (_, true) => "edited by hand".to_owned(),
         (Some(path), _) => summary::shown(path),
         (None, false) if context.record().inputs(Stage::Plan).is_none() => "put there by hand".to_owned(),

@@ -1,5 +1,5 @@
-//! How fast the packed model is beside the same model in f32, in a few seconds: enough for an impression, not a benchmark
-//! (`qbert bench infer` is one). Both see the same batches of the dev data, in turns.
+//! The speed of the packed model compared with the same model in f32: a few seconds for an impression, not a benchmark like
+//! `qbert bench infer`. Both compute the same batches of the dev data in turns.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,9 +19,9 @@ use crate::error::Result;
 
 pub(super) const FILE: &str = "speed.json";
 
-/// Batches that are looked at.
+/// Batches to measure on.
 const BATCHES: usize = 4;
-/// Rounds go on until both limits are reached.
+/// Rounds continue until both limits are reached.
 const ROUNDS: usize = 3;
 const TIME: Duration = Duration::from_secs(2);
 
@@ -31,9 +31,9 @@ pub(super) struct Measured {
     /// In batches.
     #[serde(flatten)]
     pub(super) speed: Speed,
-    /// Milliseconds of one sequence of middling length on its own.
+    /// Milliseconds for one sequence of median length on its own.
     pub(super) alone_ms: BeforeAfter,
-    /// What to know about it.
+    /// How it was measured, for readers.
     pub(super) note: String,
 }
 
@@ -47,7 +47,7 @@ impl Measured {
     }
 }
 
-/// Measures both.
+/// Measures both models.
 pub(super) fn measure(job: &Job, model: &Path, session: &Session, compute: &Compute) -> Result<Measured> {
     let loaded = Loaded::open(model, &job.dev_data())?;
     let features = &loaded.data.features;

@@ -1,4 +1,4 @@
-//! The outcome in a few figures, `summary.json`, from what the stages wrote.
+//! The outcome in a few numbers, `summary.json`, from the files of the stages.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use crate::packing::FILE_NAME;
 /// The file.
 pub(super) const FILE: &str = "summary.json";
 
-/// A run that is done: its figures, and where its files are.
+/// A finished run: its results and where its files are.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finished {
     /// The outcome.
@@ -48,13 +48,13 @@ impl Finished {
     }
 }
 
-/// Everything the summary, the card and the provenance are made from.
+/// What summary, card and provenance are made from.
 pub(super) struct Results {
     pub(super) metrics: RunMetrics,
     pub(super) trained: TrainingMetrics,
     pub(super) packed: PackedModel,
     pub(super) summary: Summary,
-    /// Whether somebody changed the plan.
+    /// Whether the plan was edited by hand.
     pub(super) plan_edited: bool,
 }
 
@@ -65,7 +65,7 @@ impl Results {
         let trained = read_trained(job)?;
         let packed = PackedModel::open(&job.path(FILE_NAME))?;
         let speed = if job.speed { Some(Measured::read(job)?) } else { None };
-        let given = job.plan.is_some() || context.record().inputs(Stage::Plan).is_none();
+        let given = job.own_plan.is_some() || context.record().inputs(Stage::Plan).is_none();
         let plan_edited = context.record().edited(&job.out, Stage::Plan)?;
         let mut method = method(packed.plan());
         if !trained.is_trained() {
@@ -78,7 +78,7 @@ impl Results {
         if given || plan_edited {
             method += " (own plan)";
         }
-        // The packed model is what is used; the training engine's figure of it is in metrics.json.
+        // The packed model is the one people use; the training engine's metric is in metrics.json.
         let value = metrics.value(RunMetrics::PACKED);
         let is_trained = trained.is_trained();
         let mut summary = Summary {
@@ -124,7 +124,7 @@ impl Results {
     }
 }
 
-/// What to read with the figures.
+/// Notes to read with the numbers.
 fn notes(context: &Context<'_>, metrics: &RunMetrics, trained: &TrainingMetrics) -> Vec<String> {
     let mut notes = Vec::new();
     let metric = &metrics.metric;
@@ -203,12 +203,12 @@ fn paper_size(packed: &PackedModel) -> Result<BeforeAfter> {
     Ok(BeforeAfter { full: bytes(&all)?, quantized: bytes(packed.plan())? })
 }
 
-/// The sites of a plan that are quantized at all.
+/// Whether a plan quantizes any matrix of the encoder.
 pub(super) fn is_quantized(plan: &Plan) -> bool {
     plan.sites().any(|(site, own)| matches!(site, Site::Layer(..)) && own.bits != Precision::Full)
 }
 
-/// The name of a file, for readers who have no use for the folders of this machine.
+/// The name of a file without its folders, which mean nothing to readers elsewhere.
 pub(super) fn shown(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

@@ -1,8 +1,8 @@
 //! Ranges of activations: learned from batches by moving averages, then frozen and stored (paper, Tab. 1: 8 bits).
 //!
-//! A static range costs nothing at inference, where no tensor needs to be looked at before it is quantized. It is the
-//! moving average of the batches' own ranges, corrected for its start as Adam's moments are, so that one batch is enough
-//! to begin with. While ranges are learned every batch is quantized with the average that already includes it.
+//! A static range costs nothing at inference: no tensor has to be scanned before it is quantized. It is the moving average
+//! of the batches' own ranges, corrected for its start like Adam's moments, so that one batch is enough to begin with. While
+//! ranges are learned, every batch is quantized with the average that already includes it.
 //!
 //! Not for weights, whose ranges follow from the weights themselves.
 
@@ -18,10 +18,10 @@ type QuantResult<T> = std::result::Result<T, qbert_quant::Error>;
 
 const TENSORS: usize = ActivationTensor::ALL.len();
 
-/// What an average keeps of itself from one batch to the next: it forgets with a time constant of twenty batches.
+/// The share of an average that remains from one batch to the next: a time constant of twenty batches.
 const DECAY: f64 = 0.95;
 
-/// The most values that the methods which sort look at, in whole rows spread evenly over the batch.
+/// The most values that the sorting methods use, in whole rows spread evenly over the batch.
 const MOST_SORTED: usize = 1 << 16;
 
 /// How every activation tensor of a model is quantized.
@@ -31,7 +31,7 @@ pub struct ActivationRanges {
 }
 
 impl ActivationRanges {
-    /// Ranges of a model of this many layers; until they are set, everything but probabilities is taken to be zero.
+    /// Ranges of a model of this many layers. Until they are set, everything but probabilities is quantized to zero.
     pub fn new(layers: usize) -> Self {
         let mut own = [ActivationParams::ZERO; TENSORS];
         own[ActivationTensor::Probabilities as usize] = ActivationParams::PROBABILITIES;
@@ -69,7 +69,7 @@ impl ActivationRanges {
     }
 }
 
-/// Frozen ranges: what a tensor holds makes no difference.
+/// Frozen ranges do not depend on the tensor's values.
 impl ActivationQuantizer for &ActivationRanges {
     fn params(&mut self, _: &Compute, layer: usize, tensor: ActivationTensor, _: MatRef<'_>) -> ActivationParams {
         self.get(layer, tensor)
@@ -101,7 +101,7 @@ impl Average {
     }
 }
 
-/// Learns ranges from the batches that pass through the model.
+/// Learns ranges from the batches that go through the model.
 #[derive(Debug)]
 pub struct RangeLearner {
     method: RangeMethod,
@@ -111,38 +111,38 @@ pub struct RangeLearner {
     problem: Option<Error>,
 }
 
-/// What a learner knows, to be stored.
+/// What was learned, to store it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Learned {
     averages: Vec<[Average; TENSORS]>,
 }
 
 impl RangeLearner {
-    /// Knows nothing yet; finds the range of a batch by `method`.
+    /// A learner without any batches yet, which finds the range of a batch by `method`.
     pub fn new(layers: usize, method: RangeMethod) -> Self {
         let averages = vec![[Average::default(); TENSORS]; layers];
         Self { method, averages, ranges: ActivationRanges::new(layers), frozen: false, problem: None }
     }
 
-    /// The ranges as they are now.
+    /// The present ranges.
     pub fn ranges(&self) -> &ActivationRanges {
         &self.ranges
     }
 
-    /// Whether the next batches change nothing.
+    /// Sets whether further batches leave the ranges alone.
     pub fn set_frozen(&mut self, frozen: bool) {
         self.frozen = frozen;
     }
 
-    /// What was learned, to be stored.
+    /// What was learned, to store it.
     pub fn learned(&self) -> Learned {
         Learned { averages: self.averages.clone() }
     }
 
-    /// Goes on from what was stored.
+    /// Continues from stored ranges.
     ///
     /// # Errors
-    /// When it is of a model with another number of layers.
+    /// Ranges of a model with another number of layers.
     pub fn restore(&mut self, learned: Learned) -> Result<()> {
         if learned.averages.len() != self.averages.len() {
             let (found, expected) = (learned.averages.len(), self.averages.len());
@@ -160,7 +160,7 @@ impl RangeLearner {
         Ok(())
     }
 
-    /// Takes ranges that were learned elsewhere, for good.
+    /// Takes ranges that were learned elsewhere, and freezes them.
     pub fn freeze_at(&mut self, ranges: ActivationRanges) {
         self.ranges = ranges;
         self.frozen = true;

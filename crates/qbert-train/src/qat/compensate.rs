@@ -1,10 +1,10 @@
-//! Quantization without training that looks at the data: what a weight loses in rounding, others make up for.
+//! Rounding that looks at the data: weights compensate for each other's rounding errors.
 //!
-//! [`qbert_quant::compensate`] has the arithmetic; here are the inputs of every matrix. The layers are rounded one after
-//! the other, each on what the rounded layers below hand it, so that it also makes up for their errors. The masters
-//! become the rounded weights: training may start from them, and codes follow from them as ever.
+//! [`qbert_quant::compensate`] has the arithmetic; this module collects the inputs of every matrix. Layers are rounded one
+//! after the other, each on the output of the rounded layers below, so that it also compensates for their errors. The
+//! masters become the rounded weights: training may start from them, and codes follow from them as usual.
 //!
-//! Not for plans that leave activations in f32, where nobody is asked about a product's input.
+//! Does not apply to plans that leave activations in f32: only quantized passes show the input of a product.
 
 use std::ops::Range as Span;
 
@@ -75,28 +75,35 @@ pub(super) struct Rounded<'a> {
     pub params: &'a QuantParams,
 }
 
-/// Rounds all matrices in `masters`; `weights` is what passes compute with: the model with quantized embeddings when it
-/// comes in, the quantized model when it goes out.
+/// What decides the inputs of every matrix.
+pub(super) struct Inputs<'a> {
+    pub bert: &'a Bert,
+    pub compute: &'a Compute,
+    pub ranges: &'a ActivationRanges,
+    pub batches: &'a [Batch],
+}
+
+/// Rounds all matrices in `masters`. Passes compute with `weights`: on entry the model with quantized embeddings, on
+/// return the quantized model.
 ///
 /// # Errors
-/// An activation or a weight that is no number.
+/// An activation or a weight that is not a finite number.
 pub(super) fn compensate(
-    bert: &Bert,
-    compute: &Compute,
+    inputs: &Inputs<'_>,
     matrices: &[Rounded<'_>],
-    (ranges, batches): (&ActivationRanges, &[Batch]),
-    (masters, weights): (&mut [f32], &mut [f32]),
+    masters: &mut [f32],
+    weights: &mut [f32],
 ) -> Result<()> {
-    for layer in 0..ranges.layers() {
+    for layer in 0..inputs.ranges.layers() {
         let here = |rounded: &&Rounded<'_>| matches!(rounded.site, Site::Layer(own, _) if own == layer);
         if !matrices.iter().any(|rounded| here(&rounded)) {
             continue;
         }
-        let factors = factors(bert, compute, weights, (ranges, layer), batches)?;
+        let factors = inputs.factors(layer, weights)?;
         for rounded in matrices.iter().filter(here) {
             let Site::Layer(_, matrix) = rounded.site else { continue };
             let own = &mut masters[rounded.span.clone()];
-            round(compute, rounded.params, &factors[input_of(matrix)], own)
+            round(inputs.compute, rounded.params, &factors[input_of(matrix)], own)
                 .map_err(|source| QuantError::AtSite { site: rounded.site, source: Box::new(source) })?;
             weights[rounded.span.clone()].copy_from_slice(own);
         }
@@ -104,30 +111,27 @@ pub(super) fn compensate(
     Ok(())
 }
 
-/// The factored moments of what enters the matrices of a layer, by [`INPUTS`].
-fn factors(
-    bert: &Bert,
-    compute: &Compute,
-    weights: &[f32],
-    (ranges, layer): (&ActivationRanges, usize),
-    batches: &[Batch],
-) -> Result<Vec<InputMoments>> {
-    let mut collector = Collector { ranges, layer, moments: Default::default(), quantized: Vec::new() };
-    let mut activations = Activations::for_evaluation();
-    // Without codes the pass takes the weights as they are: those above this layer are not rounded yet.
-    let no_codes = WeightCodes::default();
-    for batch in batches {
-        let pass = Pass { compute, weights, batch, mode: Mode::Evaluate };
-        let integers = Integers { activations: &mut collector, weights: &no_codes };
-        bert.forward_with(pass, Some(integers), &mut activations);
+impl Inputs<'_> {
+    /// The factored moments of what enters the matrices of a layer, by [`INPUTS`].
+    fn factors(&self, layer: usize, weights: &[f32]) -> Result<Vec<InputMoments>> {
+        let Self { bert, compute, ranges, batches } = *self;
+        let mut collector = Collector { ranges, layer, moments: Default::default(), quantized: Vec::new() };
+        let mut activations = Activations::for_evaluation();
+        // Without codes the pass takes the weights as they are: those above this layer are not rounded yet.
+        let no_codes = WeightCodes::default();
+        for batch in batches {
+            let pass = Pass { compute, weights, batch, mode: Mode::Evaluate };
+            let integers = Integers { activations: &mut collector, weights: &no_codes };
+            bert.forward_with(pass, Some(integers), &mut activations);
+        }
+        let factor = |input: usize| {
+            let moments = &collector.moments[input];
+            InputMoments::factor(moments.len().isqrt(), moments)
+        };
+        let factors: std::result::Result<Vec<InputMoments>, QuantError> =
+            map(compute, INPUTS.len(), factor).into_iter().collect();
+        Ok(factors?)
     }
-    let factor = |input: usize| {
-        let moments = &collector.moments[input];
-        InputMoments::factor(moments.len().isqrt(), moments)
-    };
-    let factors: std::result::Result<Vec<InputMoments>, QuantError> =
-        map(compute, INPUTS.len(), factor).into_iter().collect();
-    Ok(factors?)
 }
 
 /// Takes rounded masters back to `originals` as far as their codes stay, for training to start from.

@@ -1,8 +1,8 @@
 //! Distillation from the full-precision model (not in the paper; off where its tables are reproduced).
 //!
-//! The teacher is the model that is being quantized, as it came in. One evaluation pass of it per batch gives soft
-//! answers, hidden states and attention probabilities, and the student is trained towards them ([`crate::ops::distill`]
-//! defines the terms). It needs the memory of a second model and about a third of a step's time.
+//! The teacher is the model before quantization. One evaluation pass of it per batch gives soft answers, hidden states and
+//! attention probabilities that the student is trained towards ([`crate::ops::distill`] defines the terms). It needs the
+//! memory of a second model and about a third of a step's time.
 
 use qbert_kernels::Compute;
 use serde::{Deserialize, Serialize};
@@ -15,15 +15,15 @@ use crate::ops::distill;
 /// The weights of the terms of the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Distillation {
-    /// Of the labels' cross-entropy.
+    /// Cross-entropy with the labels.
     pub labels: f64,
-    /// Of the teacher's answers.
+    /// Distance to the teacher's answers.
     pub answers: f64,
-    /// Of each hidden state, the embedding's included.
+    /// Distance to each of the teacher's hidden states, the embedding's included.
     pub hidden: f64,
-    /// Of each layer's attention.
+    /// Distance to the attention of each of the teacher's layers.
     pub attention: f64,
-    /// Divides the logits of both before their answers are compared.
+    /// Divides the logits of teacher and student before they are compared.
     pub temperature: f64,
 }
 
@@ -37,21 +37,25 @@ impl Distillation {
     /// Refuses weights that make no sense.
     ///
     /// # Errors
-    /// A weight that is negative or no number, or a temperature that is not above 0.
+    /// A weight that is negative or not a number; a temperature that is not above 0.
     pub fn check(&self) -> Result<()> {
         for weight in [self.labels, self.answers, self.hidden, self.attention] {
             if !(weight >= 0.0 && weight.is_finite()) {
                 let rule = "a weight of the loss is a number from 0 up";
-                return Err(Error::Setting { name: "--distill", value: weight.to_string(), rule });
+                return Err(Error::Setting { name: "`qat.distillation`", value: weight.to_string(), rule });
             }
         }
         if [self.labels, self.answers, self.hidden, self.attention] == [0.0; 4] {
             let rule = "with all weights of the loss at 0 there is nothing to learn";
-            return Err(Error::Setting { name: "--distill", value: "0,0,0,0".to_owned(), rule });
+            return Err(Error::Setting { name: "`qat.distillation`", value: "0,0,0,0".to_owned(), rule });
         }
         if !(self.temperature > 0.0 && self.temperature.is_finite()) {
             let rule = "it must be above 0";
-            return Err(Error::Setting { name: "--temperature", value: self.temperature.to_string(), rule });
+            return Err(Error::Setting {
+                name: "`qat.distillation.temperature`",
+                value: self.temperature.to_string(),
+                rule,
+            });
         }
         Ok(())
     }
@@ -80,7 +84,7 @@ impl Teacher {
         Self { settings, weights, activations: Activations::for_training() }
     }
 
-    /// Looks at a batch: one pass in evaluation mode.
+    /// One pass over a batch in evaluation mode, for [`Teacher::loss`] and [`Teacher::targets`].
     pub fn look(&mut self, bert: &Bert, compute: &Compute, batch: &Batch) {
         bert.forward(compute, &self.weights, batch, Mode::Evaluate, &mut self.activations);
     }
@@ -89,7 +93,8 @@ impl Teacher {
     pub fn loss(
         &self,
         bert: &Bert,
-        (compute, batch): (&Compute, &Batch),
+        compute: &Compute,
+        batch: &Batch,
         student: &Activations,
         scale: f64,
         buffers: &mut BackwardBuffers,
@@ -108,7 +113,7 @@ impl Teacher {
         DistilledLoss { total: labels * own + answers * soft + hidden * states + attention * divergence, labels: own }
     }
 
-    /// What the backward pass is told.
+    /// What the backward pass trains the student towards.
     pub fn targets(&self, scale: f64) -> SoftTargets<'_> {
         let Distillation { hidden, attention, .. } = self.settings;
         SoftTargets { teacher: &self.activations, hidden: scale * hidden, attention: scale * attention }

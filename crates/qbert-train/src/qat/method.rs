@@ -28,8 +28,8 @@ use qbert_quant::{
 
 use crate::error::{Error, Result};
 
-/// The paper's usual number of groups.
-const GROUPS: GroupSpec = GroupSpec::Count(128);
+/// The paper's usual grouping, whatever the model.
+const GROUPS: GroupSpec = GroupSpec::Count(GroupSpec::DEFAULT_COUNT);
 
 /// Every method of the paper's tables, each once.
 pub const PAPER: [&str; 22] = [

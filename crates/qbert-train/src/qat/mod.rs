@@ -1,13 +1,13 @@
 //! Quantization-aware fine-tuning (paper, §3.1–3.3): f32 masters, quantized copies in every pass, straight-through
 //! gradients back to the masters.
 //!
-//! The model itself is [`crate::bert`], told nothing of plans: it is handed quantized weights (values, and codes where
-//! activations are quantized too) and somebody to ask about activations. [`weights`] makes those weights from the masters,
-//! [`activations`] learns the ranges of activations, and [`Quantization`] holds both together with the plan. What is
-//! trained is what integer inference computes, to the last bit: the forward pass multiplies codes with the same kernels.
+//! The model itself is [`crate::bert`], which knows nothing of plans. It gets quantized weights (values, and codes if
+//! activations are quantized, too) and a quantizer of activations. [`weights`] makes those weights from the masters,
+//! [`activations`] learns the ranges of activations, and [`Quantization`] holds both together with the plan. Training
+//! computes exactly what integer inference computes: the forward pass multiplies codes with the same kernels.
 //!
-//! [`method`] lists the methods of the paper by name, [`distill`] is what later work adds, [`student`] is what the
-//! trainer calls, [`files`] says what a quantized checkpoint is on disk, [`run`] goes from files to files.
+//! [`method`] lists the methods of the paper by name, [`distill`] is an addition of later work, [`student`] is what the
+//! trainer calls, [`files`] defines a quantized checkpoint on disk, [`run`] goes from files to files.
 
 pub mod activations;
 mod compensate;
@@ -42,14 +42,14 @@ pub struct Quantization {
     /// The weights that passes compute with, in the layout of the masters. Rows of embedding tables are current only
     /// where the batches of the step use them.
     copy: Vec<f32>,
-    /// The codes of the same weights; empty where activations stay in f32, and nothing could be multiplied with them.
+    /// The codes of the same weights; empty if activations stay in f32.
     codes: WeightCodes,
-    /// Whether the masters hold what [`Quantization::compensate`] rounded, so that the ranges of matrices must stay.
+    /// Whether [`Quantization::compensate`] rounded the masters, so that the ranges of matrices must stay.
     compensated: bool,
 }
 
 impl Quantization {
-    /// Prepares a plan for a model: checks that it fits, finds no ranges yet.
+    /// Prepares a plan for a model: checks that it fits, but finds no ranges yet.
     ///
     /// # Errors
     /// A plan for another number of layers, groups that a matrix does not have, an activation width other than 8 and 32.
@@ -84,17 +84,17 @@ impl Quantization {
         &mut self.weights
     }
 
-    /// What is known of activation ranges; `None` where activations stay in f32.
+    /// The learner of activation ranges; `None` if activations stay in f32.
     pub fn activations(&self) -> Option<&RangeLearner> {
         self.activations.as_ref()
     }
 
-    /// The same, to be changed.
+    /// The same, to change it.
     pub fn activations_mut(&mut self) -> Option<&mut RangeLearner> {
         self.activations.as_mut()
     }
 
-    /// The ranges of activations as they are now, for passes that learn nothing.
+    /// The present ranges of activations, for passes that learn nothing.
     pub fn ranges(&self) -> Option<&ActivationRanges> {
         self.activations.as_ref().map(RangeLearner::ranges)
     }
@@ -131,7 +131,7 @@ impl Quantization {
         self.quantize(compute, masters, None)
     }
 
-    /// Quantizes the weights with the ranges as they are: all of them, or of the embedding tables only the rows in use.
+    /// Quantizes the weights with the present ranges: all of them, or only the used rows of the embedding tables.
     ///
     /// # Errors
     /// As [`Quantization::fit`].
@@ -143,7 +143,7 @@ impl Quantization {
         }
     }
 
-    /// The values of the weights to compute with, as the last call of the above left them.
+    /// The values of the quantized weights, as the last of these calls left them.
     pub fn quantized(&self) -> &[f32] {
         &self.copy
     }
@@ -151,7 +151,7 @@ impl Quantization {
     /// A forward pass of the quantized model. Learns ranges of activations unless they are frozen.
     ///
     /// # Errors
-    /// An activation whose range is to be learned and that is no number.
+    /// An activation that is not a finite number while ranges are learned.
     pub fn forward(&mut self, bert: &Bert, pass: QuantizedPass<'_>, activations: &mut Activations) -> Result<()> {
         let QuantizedPass { compute, batch, mode } = pass;
         let pass = Pass { compute, weights: &self.copy, batch, mode };
@@ -165,7 +165,7 @@ impl Quantization {
         Ok(())
     }
 
-    /// The same with the ranges as they are, which nothing changes: what the quantized model answers.
+    /// The same with the present ranges, without learning: the answers of the quantized model.
     pub fn answer(&self, bert: &Bert, pass: QuantizedPass<'_>, activations: &mut Activations) {
         let QuantizedPass { compute, batch, mode } = pass;
         let pass = Pass { compute, weights: &self.copy, batch, mode };
@@ -177,50 +177,62 @@ impl Quantization {
         bert.forward_with(pass, integers, activations);
     }
 
-    /// Learns the ranges of activations from batches, without dropout; nothing where activations stay in f32.
+    /// Quantizes without training: finds the ranges of all weights, learns those of activations and, if asked to, rounds
+    /// the masters so that they compensate for each other's errors. Training starts from here, and a plan that is packed
+    /// without training stops here, so both give the same model.
     ///
     /// # Errors
-    /// A batch that does not fit the model, an activation that is no number.
-    pub fn calibrate(
-        &mut self,
-        bert: &Bert,
-        compute: &Compute,
-        batches: impl Iterator<Item = Result<Batch>>,
-    ) -> Result<()> {
+    /// Weights or activations that are not finite numbers; a batch that does not fit the model.
+    pub fn calibrate(&mut self, masters: &mut [f32], calibration: Calibration<'_>) -> Result<()> {
+        let Calibration { bert, compute, batches, compensate } = calibration;
+        self.fit(compute, masters)?;
+        self.learn_ranges(bert, compute, batches)?;
+        if compensate {
+            self.compensate(bert, compute, masters, batches)?;
+        }
+        Ok(())
+    }
+
+    /// Learns the ranges of activations from batches, without dropout. Does nothing if activations stay in f32.
+    ///
+    /// # Errors
+    /// A batch that does not fit the model, an activation that is not a finite number.
+    pub fn learn_ranges(&mut self, bert: &Bert, compute: &Compute, batches: &[Batch]) -> Result<()> {
         if self.activations.is_none() {
             return Ok(());
         }
         let mut activations = Activations::for_evaluation();
         for batch in batches {
-            let batch = batch?;
-            bert.check(&batch)?;
-            self.forward(bert, QuantizedPass { compute, batch: &batch, mode: Mode::Evaluate }, &mut activations)?;
+            bert.check(batch)?;
+            self.forward(bert, QuantizedPass { compute, batch, mode: Mode::Evaluate }, &mut activations)?;
         }
         Ok(())
     }
 
-    /// Rounds the masters anew so that what a matrix hands on changes least on these batches, and learns the ranges of
-    /// activations again ([`qbert_quant::compensate`]); nothing where activations stay in f32. To be called with ranges
-    /// found by [`Quantization::fit`] and [`Quantization::calibrate`].
+    /// Rounds the masters so that the output of every matrix changes least on these batches
+    /// ([`qbert_quant::compensate`]), then learns the ranges of activations again. Does nothing if activations stay in
+    /// f32. Needs the ranges that [`Quantization::fit`] and [`Quantization::learn_ranges`] found.
     ///
     /// # Errors
-    /// As [`Quantization::calibrate`].
+    /// As [`Quantization::learn_ranges`].
     pub fn compensate(&mut self, bert: &Bert, compute: &Compute, masters: &mut [f32], batches: &[Batch]) -> Result<()> {
         let Some(ranges) = self.ranges().cloned() else { return Ok(()) };
         let matrices: Vec<_> = self.weights.matrices().collect();
-        // Layers are rounded from below; until its turn comes, one has the weights that it is to stay close to.
+        // Layers are rounded from the bottom up. Until its turn comes, a layer computes with the weights that its
+        // rounded ones should stay close to.
         for rounded in &matrices {
             self.copy[rounded.span.clone()].copy_from_slice(&masters[rounded.span.clone()]);
         }
-        compensate::compensate(bert, compute, &matrices, (&ranges, batches), (masters, &mut self.copy))?;
+        let inputs = compensate::Inputs { bert, compute, ranges: &ranges, batches };
+        compensate::compensate(&inputs, &matrices, masters, &mut self.copy)?;
         self.compensated = true;
         self.quantize(compute, masters, None)?;
         self.activations = Some(RangeLearner::new(bert.config().layers, self.plan.activation().range));
-        self.calibrate(bert, compute, batches.iter().cloned().map(Ok))
+        self.learn_ranges(bert, compute, batches)
     }
 
-    /// Takes masters that [`Quantization::compensate`] rounded back to what they were, as far as their codes stay, so that
-    /// training can move them.
+    /// Moves masters that [`Quantization::compensate`] rounded back towards their originals, as far as their codes stay the
+    /// same, so that training can start from there.
     ///
     /// # Errors
     /// None that a layout of the model could cause.
@@ -235,6 +247,19 @@ impl Quantization {
     }
 }
 
+/// What [`Quantization::calibrate`] quantizes a model with.
+#[derive(Debug, Clone, Copy)]
+pub struct Calibration<'a> {
+    /// The model.
+    pub bert: &'a Bert,
+    /// Kernels and threads.
+    pub compute: &'a Compute,
+    /// Batches to learn the ranges of activations from. May be empty if activations stay in f32.
+    pub batches: &'a [Batch],
+    /// Whether to round weights so that they compensate for each other's errors on these batches.
+    pub compensate: bool,
+}
+
 /// A [`Pass`] without its weights, which the quantization has.
 #[derive(Debug, Clone, Copy)]
 pub struct QuantizedPass<'a> {
@@ -246,7 +271,7 @@ pub struct QuantizedPass<'a> {
     pub mode: Mode,
 }
 
-/// The weights of a model that is only asked.
+/// The weights of a model that is not trained.
 #[derive(Debug, Clone, Copy)]
 pub enum ModelWeights<'a> {
     /// In f32.
@@ -265,7 +290,7 @@ impl<'a> ModelWeights<'a> {
     }
 
     /// A forward pass without dropout that changes nothing.
-    pub fn answer(self, bert: &Bert, (compute, batch): (&Compute, &Batch), activations: &mut Activations) {
+    pub fn answer(self, bert: &Bert, compute: &Compute, batch: &Batch, activations: &mut Activations) {
         let mode = Mode::Evaluate;
         match self {
             Self::Full(weights) => bert.forward(compute, weights, batch, mode, activations),

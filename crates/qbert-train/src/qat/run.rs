@@ -11,15 +11,15 @@ use crate::evaluate::{self, Evaluation};
 use crate::finetune::{Finetune, Prepared, TrainingData};
 use crate::trainer::{Outcome, Run, Settings, Trainer, Watch};
 
-/// What a run of quantization-aware training is made from.
+/// Everything a run of quantization-aware training is made from.
 #[derive(Debug, Clone)]
 pub struct Quantize {
     /// The checkpoint (with the task's head), the data, the run's directory and the optimizer's settings. With 0 epochs
     /// ranges are calibrated and nothing is trained.
     pub job: Finetune,
-    /// What is quantized how.
+    /// The plan.
     pub plan: Plan,
-    /// What else there is to decide.
+    /// Calibration, rounding and distillation.
     pub settings: QatSettings,
 }
 
@@ -32,30 +32,30 @@ pub fn recipe(task: Task) -> Settings {
     settings
 }
 
-/// Quantizes as told; `watch` sees every step.
+/// Quantizes a checkpoint; `watch` sees every step.
 ///
 /// # Errors
-/// Whatever is wrong with model, plan, data or settings, before anything is written where possible; a model without a
-/// head for the task.
+/// A problem with model, plan, data or settings, if possible before anything is written; a model without a head for the
+/// task.
 pub fn quantize(options: &Quantize, compute: &Compute, watch: &mut dyn Watch) -> Result<Outcome> {
     quantize_with(options, Judging::default(), compute, watch)
 }
 
-/// How runs on the same model and data are judged, where there are many of them.
+/// How a run is evaluated, for callers with many runs on the same model and data.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Judging {
-    /// Judge by the first examples of the dev file only.
+    /// Evaluate on the first examples of the dev file only.
     pub max_dev: Option<usize>,
-    /// The full-precision model's figure, from [`full_precision`]; measured anew if not given.
+    /// The metric of the full-precision model, if it is known; otherwise it is evaluated.
     pub full_precision: Option<f64>,
-    /// Keep the model of the last epoch, rather than that of the best one.
+    /// Keep the model of the last epoch instead of the best one.
     pub keep_last: bool,
 }
 
-/// The model as it comes in, judged as [`quantize`] would judge it; `progress` sees sequences done, and all.
+/// The model in full precision, evaluated as [`quantize`] would; `progress` gets the number of sequences done, and of all.
 ///
 /// # Errors
-/// Whatever is wrong with model or data.
+/// A problem with model or data.
 pub fn full_precision(
     job: &Finetune,
     max_dev: Option<usize>,
@@ -86,17 +86,17 @@ pub fn full_precision_on(
     Ok(run.dev.score(&predictions, run.labels)?)
 }
 
-/// The run, of a checkpoint whose head is not drawn just now.
+/// The run, if the checkpoint has a head of its own.
 fn with_head<'a>(prepared: &'a Prepared, job: &'a Finetune) -> Result<Run<'a>> {
     if let Some(name) = prepared.fresh.first() {
-        let missing = || format!("the checkpoint has no `{name}`: fine-tune it for this task before it is quantized");
+        let missing = || format!("the checkpoint has no `{name}`: fine-tune it for this task before quantizing it");
         let problem = prepared.misfit.clone().unwrap_or_else(missing);
         return Err(qbert_model::Error::Head { path: job.model.clone(), problem }.into());
     }
     Ok(prepared.run(job))
 }
 
-/// Quantizes as told, and judges as told; `watch` sees every step.
+/// As [`quantize`], with control over the evaluation.
 ///
 /// # Errors
 /// As [`quantize`].

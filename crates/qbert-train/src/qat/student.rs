@@ -1,7 +1,7 @@
-//! A model that is being quantized, as the trainer calls it: masters in, gradients of the masters out.
+//! A model that is being quantized, as the trainer sees it: masters in, gradients of the masters out.
 //!
-//! The trainer stays what it is for fine-tuning (order of the data, optimizer, state, best checkpoint); here is what a
-//! step of a quantized model does differently.
+//! The trainer is the same as for fine-tuning (order of the data, optimizer, state, best checkpoint). This module is what
+//! a step of a quantized model does differently.
 
 use qbert_kernels::Compute;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::activations::Learned;
 use super::distill::{Distillation, Teacher};
 use super::weights::UsedRows;
-use super::{Quantization, QuantizedPass};
+use super::{Calibration, Quantization, QuantizedPass};
 use crate::batch::Batch;
 use crate::bert::{Activations, BackwardBuffers, Bert, Mode, Pass};
 use crate::error::{Error, Result};
@@ -18,17 +18,17 @@ use crate::features::Features;
 /// How quantization-aware training differs from fine-tuning.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QatSettings {
-    /// Batches of training data that ranges of activations are first learned from, before any step.
+    /// Batches of training data to learn the ranges of activations from, before the first step.
     pub calibration: usize,
-    /// Share of the steps after which ranges of activations are frozen.
+    /// Share of the steps after which the ranges of activations are frozen.
     pub freeze: f64,
-    /// Whether weights are first rounded so that they make up for each other's errors
-    /// ([`qbert_quant::compensate`]); without it is the paper's way.
+    /// Whether weights are first rounded so that they compensate for each other's errors
+    /// ([`qbert_quant::compensate`]). The paper does not do this.
     pub compensate: bool,
-    /// Whether activations are dropped out as in fine-tuning, which is the paper's way. Rounding is noise enough: without
-    /// dropout 2 bits end up better or as good (`results/qat-recipe.json`).
+    /// Whether to use dropout as in fine-tuning, as the paper does. Rounding is noise enough: without dropout, 2 bits end
+    /// up better or as good (`results/qat-recipe.json`).
     pub dropout: bool,
-    /// What the full-precision model teaches; `None` is the paper's way.
+    /// Distillation from the full-precision model; `None`, as in the paper, trains on labels alone.
     pub distillation: Option<Distillation>,
 }
 
@@ -45,21 +45,30 @@ impl Default for QatSettings {
 }
 
 impl QatSettings {
-    /// Refuses settings that make no sense, by the name of their flag.
+    /// Refuses settings that make no sense; errors call them `qat.calibration` and so on.
     ///
     /// # Errors
-    /// No batch to calibrate with, a share outside 0 to 1, weights that are none.
+    /// No batch to calibrate with, a share outside 0 to 1, weights of the loss that make no sense.
     pub fn check(&self) -> Result<()> {
         if self.calibration == 0 {
             let rule = "at least 1 batch is needed to learn ranges from";
-            return Err(Error::Setting { name: "--range-batches", value: self.calibration.to_string(), rule });
+            return Err(Error::Setting { name: "`qat.calibration`", value: self.calibration.to_string(), rule });
         }
         if !(0.0..=1.0).contains(&self.freeze) {
             let rule = "it is a share of the steps, from 0 to 1";
-            return Err(Error::Setting { name: "--range-freeze", value: self.freeze.to_string(), rule });
+            return Err(Error::Setting { name: "`qat.freeze`", value: self.freeze.to_string(), rule });
         }
         self.distillation.as_ref().map_or(Ok(()), Distillation::check)
     }
+}
+
+/// A step of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepOf {
+    /// Counted from 0.
+    pub step: usize,
+    /// Steps of the whole run.
+    pub total: usize,
 }
 
 /// A quantization in training.
@@ -69,7 +78,7 @@ pub struct Student {
     settings: QatSettings,
     teacher: Option<Teacher>,
     used: UsedRows,
-    /// The masters before they were rounded, until training starts from them.
+    /// The masters before they were rounded, until training starts.
     originals: Option<Vec<f32>>,
 }
 
@@ -89,25 +98,25 @@ impl Student {
         &self.quantization
     }
 
-    /// Everything that decides the result, for a run that is to be continued.
+    /// Everything that decides the result: a run is continued only with the same.
     pub fn identity(&self) -> serde_json::Value {
         serde_json::json!({ "plan": self.quantization.plan(), "settings": self.settings })
     }
 
-    /// The weights' ranges, to be stored.
+    /// The weights' ranges, to store them.
     pub fn flat_ranges(&self) -> Vec<f32> {
         self.quantization.weights().flat_ranges()
     }
 
-    /// What is known of activations, to be stored.
+    /// What was learned about activations, to store it.
     pub fn learned(&self) -> Option<Learned> {
         self.quantization.activations().map(|learner| learner.learned())
     }
 
-    /// Goes on from what was stored.
+    /// Continues from stored ranges.
     ///
     /// # Errors
-    /// When it is of another model or plan.
+    /// Ranges of another model or plan.
     pub fn restore(&mut self, ranges: &[f32], learned: Option<Learned>) -> Result<()> {
         self.quantization.weights_mut().restore_ranges(ranges)?;
         match (self.quantization.activations_mut(), learned) {
@@ -116,30 +125,28 @@ impl Student {
         }
     }
 
-    /// Finds the weights' ranges, and learns those of activations from the first batches of the data in its own order:
-    /// quantization without training. Changes the masters where [`QatSettings::compensate`] says so.
+    /// Quantizes without training ([`Quantization::calibrate`]), on the first [`QatSettings::calibration`] batches of
+    /// `size` sequences. Changes the masters if [`QatSettings::compensate`] is set.
     ///
     /// # Errors
-    /// Weights or activations that are no numbers; a batch that does not fit the model.
+    /// Weights or activations that are not finite numbers; a batch that does not fit the model.
     pub fn calibrate(
         &mut self,
         bert: &Bert,
         compute: &Compute,
         masters: &mut [f32],
-        (data, size): (&Features, usize),
+        data: &Features,
+        size: usize,
     ) -> Result<()> {
-        self.quantization.fit(compute, masters)?;
-        let batches = || data.first_batches(size, self.settings.calibration).map(|batch| Ok(batch?));
-        self.quantization.calibrate(bert, compute, batches())?;
-        if self.settings.compensate {
-            self.originals = Some(masters.to_vec());
-            let batches: Result<Vec<Batch>> = batches().collect();
-            self.quantization.compensate(bert, compute, masters, &batches?)?;
-        }
-        Ok(())
+        let QatSettings { calibration, compensate, .. } = self.settings;
+        self.originals = compensate.then(|| masters.to_vec());
+        let learns = self.quantization.activations().is_some();
+        let batches = data.first_batches(size, if learns { calibration } else { 0 });
+        let batches = batches.collect::<qbert_tasks::Result<Vec<Batch>>>()?;
+        self.quantization.calibrate(masters, Calibration { bert, compute, batches: &batches, compensate })
     }
 
-    /// After the calibrated model was evaluated: makes the masters fit to be trained.
+    /// Prepares the masters for training, once the calibrated model has been evaluated.
     ///
     /// # Errors
     /// None that a layout of the model could cause.
@@ -147,18 +154,13 @@ impl Student {
         self.originals.take().map_or(Ok(()), |originals| self.quantization.loosen(&originals, masters))
     }
 
-    /// Before the passes of a step, `(step, steps)` of the run.
+    /// Before the passes of a step: freezes ranges when it is time, and quantizes what the batches use.
     ///
     /// # Errors
-    /// A weight that is no number.
-    pub fn before_step(
-        &mut self,
-        compute: &Compute,
-        masters: &[f32],
-        (step, steps): (usize, usize),
-        batches: &[Batch],
-    ) -> Result<()> {
-        let frozen = step as f64 >= self.settings.freeze * steps as f64;
+    /// A weight that is not a finite number.
+    pub fn before_step(&mut self, compute: &Compute, masters: &[f32], at: StepOf, batches: &[Batch]) -> Result<()> {
+        let StepOf { step, total } = at;
+        let frozen = step as f64 >= self.settings.freeze * total as f64;
         if let Some(learner) = self.quantization.activations_mut() {
             learner.set_frozen(frozen);
         }
@@ -166,10 +168,10 @@ impl Student {
         self.quantization.before_step(compute, masters, step, &self.used)
     }
 
-    /// One batch: both passes, `share` of the gradients of the quantized weights added to `targets`. Returns the loss.
+    /// Both passes over one batch: adds `share` of the gradients of the quantized weights to `gradients`. Returns the loss.
     ///
     /// # Errors
-    /// An activation that is no number.
+    /// An activation that is not a finite number.
     pub fn learn(
         &mut self,
         bert: &Bert,
@@ -185,7 +187,7 @@ impl Student {
         let loss = match &mut self.teacher {
             Some(teacher) => {
                 teacher.look(bert, compute, batch);
-                teacher.loss(bert, (compute, batch), activations, share, buffers).total
+                teacher.loss(bert, compute, batch, activations, share, buffers).total
             }
             None => bert.loss(batch, activations, share, buffers).mean,
         };
@@ -195,15 +197,15 @@ impl Student {
         Ok(loss)
     }
 
-    /// After the passes of a step: from the gradients of the quantized weights to those of the masters.
+    /// After the passes of a step: turns the gradients of the quantized weights into those of the masters.
     pub fn after_backward(&self, compute: &Compute, masters: &[f32], gradients: &mut [f32]) {
         self.quantization.after_backward(compute, masters, &self.used, gradients);
     }
 
-    /// Before an evaluation.
+    /// Before an evaluation: brings ranges up to date and quantizes all weights.
     ///
     /// # Errors
-    /// A weight that is no number.
+    /// A weight that is not a finite number.
     pub fn before_evaluation(&mut self, compute: &Compute, masters: &[f32]) -> Result<()> {
         self.quantization.before_evaluation(compute, masters)
     }

@@ -1,30 +1,34 @@
 //! Weights of a plan's sites: ranges that follow the masters, quantized copies, straight-through gradients (§3.1, §3.3).
 //!
-//! How ranges follow, by the method of the site:
+//! How ranges follow depends on the method of the site:
 //!
-//! - `min-max`: found anew in every step, as the paper does. Nothing is ever outside, so there is no mask.
-//! - `mse` and `percentile`: found once, then a share of the groups in every step, in turn: `mse` from where they are
-//!   ([`qbert_quant::range::refine`]), percentiles anew. Between two turns a weight moves by a small part of a step, and
-//!   the ranges of a checkpoint are brought up to date when it is evaluated.
+//! - `min-max`: found again in every step, as in the paper. No weight is ever outside, so there is no mask.
+//! - `mse` and `percentile`: found once. Then every step updates a share of the groups, in turn: `mse` from the present
+//!   range ([`qbert_quant::range::refine`]), percentiles from scratch. Between two turns a weight moves by a small part of
+//!   a step, and all ranges are brought up to date before an evaluation.
 //!
-//! Tables of embeddings are large and a batch uses few of their rows: a step quantizes and masks only those.
+//! Embedding tables are large and a batch uses few of their rows, so a step quantizes and masks only those.
 //!
 //! Every loop is split by shape alone, so that any number of threads gives the same bytes.
+
+mod rows;
+mod site;
 
 use std::ops::Range as Span;
 
 use qbert_kernels::int::{Neurons, WideWeights};
 use qbert_kernels::{CHUNK, Compute};
-use qbert_model::{Config, Module, ParameterLayout};
-use qbert_quant::{
-    Axis, BitWidth, Error as QuantError, Plan, QuantParams, Range, RangeMethod, Scratch, Site, SitePlan,
-};
+use qbert_model::{Config, ParameterLayout};
+use qbert_quant::{Axis, Error as QuantError, Plan, QuantParams, Range, RangeMethod, Site, SitePlan};
 
+use self::rows::{Cut, Task};
+use self::site::{SiteQuantizer, Turn, at_site, table_of};
 use super::compensate::Rounded;
 use super::map;
-use crate::batch::Batch;
 use crate::bert::WeightCodes;
 use crate::error::Result;
+
+pub use self::rows::UsedRows;
 
 type QuantResult<T> = std::result::Result<T, QuantError>;
 
@@ -33,41 +37,6 @@ const LARGE_GROUP: usize = 1 << 16;
 const TURN: usize = 16;
 const LONG_TURN: usize = 256;
 
-/// The rows of the three embedding tables that a step uses, ascending.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UsedRows([Vec<usize>; 3]);
-
-impl UsedRows {
-    /// Those of these batches.
-    pub fn of<'a>(batches: impl IntoIterator<Item = &'a Batch>) -> Self {
-        let (mut words, mut longest, mut types) = (Vec::new(), 0, Vec::new());
-        for batch in batches {
-            words.extend(batch.input_ids.iter().map(|&id| id as usize));
-            types.extend(batch.segments.iter().map(|&segment| usize::from(segment)));
-            longest = batch.ranges().map(|range| range.len()).fold(longest, usize::max);
-        }
-        for rows in [&mut words, &mut types] {
-            rows.sort_unstable();
-            rows.dedup();
-        }
-        Self([words, (0..longest).collect(), types])
-    }
-}
-
-/// One site of the plan.
-#[derive(Debug)]
-struct SiteQuantizer {
-    site: Site,
-    /// Its place among the weights.
-    span: Span<usize>,
-    /// That of its bias; empty for embedding tables, which have none.
-    bias: Span<usize>,
-    planned: SitePlan,
-    layout: qbert_quant::Layout,
-    bits: BitWidth,
-    params: QuantParams,
-}
-
 /// A span of the weights in the order of the layout.
 #[derive(Debug)]
 enum Part {
@@ -75,8 +44,15 @@ enum Part {
     Plain(Span<usize>),
     /// The site of this index.
     Site(usize),
-    /// An embedding table that is not quantized: rows are copied as they are used. Which table, and its width.
-    PlainTable(Span<usize>, usize, usize),
+    /// An embedding table that is not quantized: rows are copied as they are used.
+    PlainTable {
+        /// Its place among the weights.
+        span: Span<usize>,
+        /// Which of the tables.
+        table: usize,
+        /// The length of a row.
+        width: usize,
+    },
 }
 
 /// The quantizers of all sites of a plan.
@@ -84,16 +60,6 @@ enum Part {
 pub struct WeightQuantizer {
     sites: Vec<SiteQuantizer>,
     parts: Vec<Part>,
-}
-
-/// Some rows on their way from the masters to the copy, or gradients on their way back.
-struct Task<'a> {
-    /// The site, where it is quantized.
-    site: Option<&'a SiteQuantizer>,
-    rows: Span<usize>,
-    masters: &'a [f32],
-    target: &'a mut [f32],
-    result: QuantResult<()>,
 }
 
 impl WeightQuantizer {
@@ -117,12 +83,10 @@ impl WeightQuantizer {
             end = span.end;
             match (planned.bits.width(), table_of(site)) {
                 (Some(bits), _) => {
-                    let spans = (span, bias_of(site, layout)?);
-                    let quantizer = SiteQuantizer::new(site, spans, width, (planned, bits), config.heads);
                     parts.push(Part::Site(sites.len()));
-                    sites.push(quantizer.map_err(|error| at_site(site, error))?);
+                    sites.push(SiteQuantizer::new(site, layout, *planned, bits, config.heads)?);
                 }
-                (None, Some(table)) => parts.push(Part::PlainTable(span, table, width)),
+                (None, Some(table)) => parts.push(Part::PlainTable { span, table, width }),
                 (None, None) => parts.push(Part::Plain(span)),
             }
         }
@@ -160,16 +124,16 @@ impl WeightQuantizer {
         Ok(())
     }
 
-    /// The ends of all ranges in one array, to be stored.
+    /// The ends of all ranges in one array, to store them.
     pub fn flat_ranges(&self) -> Vec<f32> {
         let ranges = self.sites.iter().flat_map(|own| own.params.ranges());
         ranges.flat_map(|range| [range.low(), range.high()]).collect()
     }
 
-    /// Goes on from stored ranges.
+    /// Continues from stored ranges.
     ///
     /// # Errors
-    /// When they are not those of this plan and model.
+    /// Ranges of another plan or model.
     pub fn restore_ranges(&mut self, flat: &[f32]) -> Result<()> {
         let found = flat.len();
         let expected = 2 * self.sites.iter().map(|own| own.params.ranges().len()).sum::<usize>();
@@ -202,9 +166,9 @@ impl WeightQuantizer {
         self.update(compute, masters, |own, _, _| Some(own.turn()))
     }
 
-    /// The same while the matrices hold values that were rounded with their ranges: a range found from scratch, such as
-    /// from the smallest to the largest of them, would round them once more. One with the least error stays where it is,
-    /// since there is none.
+    /// The same while the matrices hold values that were rounded with their ranges. A range found from scratch, such as
+    /// from the smallest to the largest value, would round them again, so it is kept. Refining for the least error changes
+    /// nothing: rounded values have no error.
     ///
     /// # Errors
     /// As [`WeightQuantizer::fit`].
@@ -226,7 +190,7 @@ impl WeightQuantizer {
         })
     }
 
-    /// Finds new ranges for the groups that `turn` names, given the site, the group's number in the whole model and the
+    /// Finds new ranges for the groups that `turn` selects. It gets the site, the group's number in the whole model and the
     /// number of its values.
     fn update(
         &mut self,
@@ -352,7 +316,7 @@ impl WeightQuantizer {
                         _ => part.rows(Some(own), width, &mut tasks),
                     }
                 }
-                Part::PlainTable(span, table, width) => {
+                Part::PlainTable { span, table, width } => {
                     let part = rest.take(span.len());
                     match used {
                         Some(used) => part.some_rows(None, *width, &used.0[*table], &mut tasks),
@@ -363,141 +327,4 @@ impl WeightQuantizer {
         }
         tasks
     }
-}
-
-/// The masters and their target from somewhere on.
-struct Cut<'a> {
-    masters: &'a [f32],
-    target: &'a mut [f32],
-}
-
-impl<'a> Cut<'a> {
-    fn take(&mut self, length: usize) -> Cut<'a> {
-        let (masters, later) = self.masters.split_at(length);
-        let (target, later_target) = std::mem::take(&mut self.target).split_at_mut(length);
-        (self.masters, self.target) = (later, later_target);
-        Cut { masters, target }
-    }
-
-    /// All rows, in tasks of about [`CHUNK`] elements.
-    fn rows(self, site: Option<&'a SiteQuantizer>, width: usize, tasks: &mut Vec<Task<'a>>) {
-        let rows = (CHUNK / width).max(1);
-        let pairs = self.masters.chunks(rows * width).zip(self.target.chunks_mut(rows * width));
-        for (index, (masters, target)) in pairs.enumerate() {
-            let rows = index * rows..index * rows + masters.len() / width;
-            tasks.push(Task { site, rows, masters, target, result: Ok(()) });
-        }
-    }
-
-    /// Some rows, ascending, each a task.
-    fn some_rows(mut self, site: Option<&'a SiteQuantizer>, width: usize, rows: &[usize], tasks: &mut Vec<Task<'a>>) {
-        let mut next = 0;
-        for &row in rows {
-            self.take((row - next) * width);
-            let Cut { masters, target } = self.take(width);
-            next = row + 1;
-            tasks.push(Task { site, rows: row..next, masters, target, result: Ok(()) });
-        }
-    }
-}
-
-/// How a range is brought up to date.
-#[derive(Debug, Clone, Copy)]
-enum Turn {
-    /// From scratch.
-    Fit,
-    /// From where it is.
-    Refine,
-}
-
-impl SiteQuantizer {
-    fn new(
-        site: Site,
-        (span, bias): (Span<usize>, Span<usize>),
-        width: usize,
-        (planned, bits): (&SitePlan, BitWidth),
-        heads: usize,
-    ) -> QuantResult<Self> {
-        let axis = if table_of(site).is_some() { Axis::Columns } else { Axis::Rows };
-        let layout = qbert_quant::Layout::resolve(span.len() / width, width, axis, planned.groups, heads)?;
-        let nothing = Range::new(0.0, 0.0)?;
-        let params = QuantParams::from_ranges(layout, bits, vec![nothing; layout.groups().count()])?;
-        Ok(Self { site, span, bias, planned: *planned, layout, bits, params })
-    }
-
-    fn turn(&self) -> Turn {
-        if self.planned.range == RangeMethod::Mse { Turn::Refine } else { Turn::Fit }
-    }
-
-    fn find(&self, values: &[f32], group: usize, turn: Turn) -> QuantResult<Range> {
-        let (bits, scratch) = (self.bits, &mut Scratch::default());
-        match turn {
-            Turn::Fit => self.layout.fit_group(values, group, bits, self.planned.range, scratch),
-            Turn::Refine => self.layout.refine_group(values, group, bits, self.params.ranges()[group], scratch),
-        }
-    }
-
-    /// The smallest and largest value of every group of columns in one pass over the table. Minima of minima are
-    /// minima, so the split does not show.
-    fn find_column_ranges(&mut self, compute: &Compute, values: &[f32]) -> QuantResult<()> {
-        let width = self.layout.cols();
-        let rows = (16 * CHUNK / width).max(1);
-        let parts: Vec<&[f32]> = values.chunks(rows * width).collect();
-        let found = map(compute, parts.len(), |part| column_extremes(parts[part], width));
-        let (mut low, mut high) = (vec![f32::INFINITY; width], vec![f32::NEG_INFINITY; width]);
-        for (part_low, part_high, _) in &found {
-            low.iter_mut().zip(part_low).for_each(|(low, &other)| *low = low.min(other));
-            high.iter_mut().zip(part_high).for_each(|(high, &other)| *high = high.max(other));
-        }
-        let all_good = found.iter().all(|(_, _, good)| *good);
-        for (group, span) in self.layout.groups().iter().enumerate() {
-            let range = if all_good {
-                let low = low[span.clone()].iter().copied().fold(f32::INFINITY, f32::min);
-                Range::new(low, high[span].iter().copied().fold(f32::NEG_INFINITY, f32::max))?
-            } else {
-                // Slow, but it says which value is bad.
-                self.layout.fit_group(values, group, self.bits, RangeMethod::MinMax, &mut Scratch::default())?
-            };
-            self.params.set_range(group, range)?;
-        }
-        Ok(())
-    }
-}
-
-/// The extremes of each column, and whether every value may be part of a range.
-fn column_extremes(values: &[f32], width: usize) -> (Vec<f32>, Vec<f32>, bool) {
-    let (mut low, mut high) = (vec![f32::INFINITY; width], vec![f32::NEG_INFINITY; width]);
-    let mut good = true;
-    for row in values.chunks_exact(width) {
-        for ((low, high), &value) in low.iter_mut().zip(&mut high).zip(row) {
-            *low = if value < *low { value } else { *low };
-            *high = if value > *high { value } else { *high };
-            good &= value.abs() <= Range::LIMIT;
-        }
-    }
-    (low, high, good)
-}
-
-/// Where the bias of a matrix lies; nowhere for an embedding table.
-fn bias_of(site: Site, layout: &ParameterLayout) -> Result<Span<usize>> {
-    if table_of(site).is_some() {
-        return Ok(0..0);
-    }
-    let role = Module::Site(site).bias();
-    match layout.role(role) {
-        Some(parameter) => Ok(parameter.span.clone()),
-        None => Err(crate::Error::NoParameter { name: role.to_string() }),
-    }
-}
-
-/// The number of an embedding table.
-fn table_of(site: Site) -> Option<usize> {
-    match site {
-        Site::Embedding(table) => qbert_quant::Embedding::ALL.iter().position(|other| *other == table),
-        Site::Layer(..) => None,
-    }
-}
-
-fn at_site(site: Site, source: QuantError) -> crate::Error {
-    QuantError::AtSite { site, source: Box::new(source) }.into()
 }

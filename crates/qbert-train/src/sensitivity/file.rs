@@ -1,4 +1,4 @@
-//! `sensitivity.json`: what an analysis found, for people, for `qbert plan` and for the report.
+//! `sensitivity.json`: the results of an analysis, for people, for planning and for the report.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub struct Found {
     pub run: usize,
     /// The layer, counted from 0.
     pub layer: usize,
-    /// The eigenvalue of largest size, with its sign.
+    /// The eigenvalue of largest magnitude, with its sign.
     pub eigenvalue: f64,
     /// There is an eigenvalue within this distance of it.
     pub residual: f64,
@@ -30,7 +30,7 @@ pub struct Found {
     pub trace: Option<f64>,
 }
 
-/// Sums an analysis up; `found` has every layer of every run.
+/// Sums up the results of every layer of every run.
 pub(super) fn sum_up(
     subject: AnalysisSubject,
     settings: Settings,
@@ -178,7 +178,7 @@ fn negative_curvature(layer: &AnalyzedLayer) -> Option<String> {
     })
 }
 
-/// What is neither a slope nor a valley.
+/// Layers that are neither clearly on a slope nor clearly in a valley.
 fn unclear_curvature(layers: &[AnalyzedLayer]) -> Option<String> {
     let large = |layer: &AnalyzedLayer| moments(&layer.lowest).0 < -LARGE_NEGATIVE * layer.mean;
     let unclear = layers.iter().filter(|layer| count_negative(layer) > 0 || large(layer));
@@ -194,7 +194,7 @@ fn unclear_curvature(layers: &[AnalyzedLayer]) -> Option<String> {
     })
 }
 
-/// What a reader of the command line sees of a method.
+/// The method in words.
 impl std::fmt::Display for Method {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {

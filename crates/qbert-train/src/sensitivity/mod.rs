@@ -1,8 +1,8 @@
-//! How sensitive each encoder layer is to a change of its weights: the top Hessian eigenvalue per layer over several
+//! The sensitivity of each encoder layer to changes of its weights: the top Hessian eigenvalue per layer over several
 //! samples of the data, and Ω from their mean and spread (paper, §3.2, Alg. 1, Eq. 2).
 //!
-//! The work is runs × layers. Layers of a run go in lock step over one sample; runs come one after the other, or in
-//! several processes ([`Shard`], [`merge`]). What is found survives a crash.
+//! The work is runs × layers. The layers of a run go in lock step over one sample. Runs come one after the other, or in
+//! several processes ([`Shard`], [`merge`]). Results survive a crash.
 
 mod file;
 pub(crate) mod settings;
@@ -28,20 +28,20 @@ use crate::loading::Loaded;
 use state::{Interrupted, Part};
 use work::RunWork;
 
-/// The file that an analysis ends with.
+/// The file that an analysis writes.
 pub const FILE: &str = "sensitivity.json";
 
-/// Vectors are as large as the model: writing them down after every product would cost more than the product.
+/// Vectors are as large as the model: saving them after every product would cost more than the product.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
 
-/// What an analysis is made from.
+/// Everything an analysis is made from.
 #[derive(Debug, Clone)]
 pub struct Analysis {
     /// Fine-tuned checkpoint.
     pub model: PathBuf,
     /// Data of its task, normally what it was trained on.
     pub data: DataSource,
-    /// What decides the numbers.
+    /// Samples, method and limits.
     pub settings: Settings,
     /// The part of the work to do.
     pub shard: Shard,
@@ -51,7 +51,7 @@ pub struct Analysis {
     pub resume: bool,
 }
 
-/// Where an analysis is.
+/// The progress of an analysis.
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
     /// The run, counted from 0.
@@ -62,33 +62,33 @@ pub struct Step {
     pub layers_left: usize,
     /// Pairs of run and layer that are done.
     pub done: usize,
-    /// Pairs to be done.
+    /// All pairs.
     pub total: usize,
     /// Mean loss over the sample.
     pub loss: f64,
 }
 
-/// What an analysis ends with.
+/// The outcome of an analysis.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// All of it.
+    /// The whole analysis.
     Whole(Box<Sensitivity>),
     /// The part of a shard, written to this file.
     Part(PathBuf),
 }
 
-/// Whoever watches an analysis: sees every pass, and may ask for the end.
+/// Observes an analysis: called after every pass, and may ask to stop.
 pub type Watch<'a> = &'a mut dyn FnMut(Step) -> ControlFlow<()>;
 
-/// Analyses as told; `watch` sees every pass.
+/// Analyzes a model; `watch` is called after every pass.
 ///
 /// # Errors
-/// [`Error::Stopped`] when `watch` asks for it, with the state saved; whatever is wrong with model, data or settings.
+/// [`Error::Stopped`] if `watch` asks to stop, with the state saved; a problem with model, data or settings.
 pub fn analyze(analysis: &Analysis, compute: &Compute, watch: Watch<'_>) -> Result<Outcome> {
     analyze_saving(analysis, compute, SAVE_EVERY, watch)
 }
 
-/// As [`analyze`], with the state written down as often as told.
+/// As [`analyze`], saving the state at the given interval.
 ///
 /// # Errors
 /// As [`analyze`].
@@ -176,7 +176,7 @@ fn analyze_loaded(
     Ok(outcome)
 }
 
-/// The hash of a model's weights, as [`AnalysisSubject::model`] has it: tells whether sensitivities are those of a model.
+/// The hash of a model's weights, as in [`AnalysisSubject::model`]: tells whether sensitivities belong to a model.
 pub fn model_hash(weights: &Parameters) -> String {
     fingerprint::weights(weights.values())
 }
@@ -191,7 +191,7 @@ fn subject(analysis: &Analysis, loaded: &Loaded) -> Result<AnalysisSubject> {
     })
 }
 
-/// How a directory is found.
+/// What a directory holds of an analysis.
 enum Begin {
     Fresh,
     Resumed(Box<Part>, Option<Interrupted>),
@@ -199,7 +199,7 @@ enum Begin {
 }
 
 fn open(analysis: &Analysis, part: &Part, state_path: &Path) -> Result<Begin> {
-    // Shards share a directory: only the whole analysis may clear up after a writer that was killed.
+    // Shards share a directory: only the whole analysis may remove what a killed writer left.
     if analysis.shard == Shard::WHOLE {
         atomic::remove_leftovers(&analysis.out)?;
     }
@@ -236,7 +236,7 @@ fn open(analysis: &Analysis, part: &Part, state_path: &Path) -> Result<Begin> {
     }
 }
 
-/// Puts a run's layers to work: those that were interrupted from there, the others from the start.
+/// Starts the layers of a run: interrupted ones where they stopped, the others from the beginning.
 fn take_up(work: &mut RunWork<'_>, layers: Vec<usize>, saved: Option<Interrupted>, state_path: &Path) -> Result<()> {
     let mut saved = saved.map(|saved| saved.layers).unwrap_or_default();
     for layer in layers {
@@ -293,7 +293,7 @@ pub fn parts_in(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Joins the parts of all shards to the file that one process would have written, and writes it to `out`.
+/// Joins the parts of all shards into the file that one process would have written, and writes it to `out`.
 pub fn merge(parts: &[PathBuf], out: &Path) -> Result<Sensitivity> {
     let bad = |path: &Path, problem: String| Error::Sensitivity { path: path.to_owned(), problem };
     let Some((first, others)) = parts.split_first() else {

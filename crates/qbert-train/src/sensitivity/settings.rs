@@ -1,11 +1,11 @@
-//! What decides the numbers of an analysis, and which part of the work a process does.
+//! The settings of an analysis, and the part of the work that a process does.
 
 use qbert_hessian::Stop;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// How the largest eigenvalue is found.
+/// The method that finds the largest eigenvalue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
@@ -15,14 +15,14 @@ pub enum Method {
     Lanczos,
 }
 
-/// Everything that decides the numbers, beyond model and data.
+/// Everything that decides the results, apart from model and data.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Independent samples of the data, each with its own starting vectors.
     pub runs: usize,
-    /// Share of the data that a run looks at.
+    /// Share of the data in the sample of a run.
     pub fraction: f64,
-    /// Sequences that a run looks at, at the most; `None` for no limit, as in the paper.
+    /// Most sequences in the sample of a run; `None` for no limit, as in the paper.
     pub max_examples: Option<usize>,
     /// How eigenvalues are found.
     pub method: Method,
@@ -50,34 +50,34 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Refuses settings that make no sense, by the name of their flag.
+    /// Refuses settings that make no sense; errors call them `analysis.runs` and so on.
     pub fn check(&self) -> Result<()> {
         let refuse = |name, value: String, rule| Err(Error::Setting { name, value, rule });
         if self.runs == 0 {
-            return refuse("--runs", self.runs.to_string(), "it must be at least 1");
+            return refuse("`analysis.runs`", self.runs.to_string(), "it must be at least 1");
         }
         if !(self.fraction > 0.0 && self.fraction <= 1.0) {
-            return refuse("--fraction", self.fraction.to_string(), "it must be above 0 and at most 1");
+            return refuse("`analysis.fraction`", self.fraction.to_string(), "it must be above 0 and at most 1");
         }
         if self.max_examples == Some(0) {
-            return refuse("--max-examples", "0".to_owned(), "it must be at least 1");
+            return refuse("`analysis.max_examples`", "0".to_owned(), "it must be at least 1");
         }
         if self.stop.iterations == 0 {
-            return refuse("--iterations", "0".to_owned(), "it must be at least 1");
+            return refuse("`analysis.stop.iterations`", "0".to_owned(), "it must be at least 1");
         }
         if !(self.stop.tolerance > 0.0 && self.stop.tolerance < 1.0) {
-            return refuse("--tol", self.stop.tolerance.to_string(), "it must be between 0 and 1");
+            return refuse("`analysis.stop.tolerance`", self.stop.tolerance.to_string(), "it must be between 0 and 1");
         }
         Ok(())
     }
 
-    /// Sequences that a run takes of a data set, and how many `fraction` alone asks for.
+    /// The sequences in the sample of a run, and how many `fraction` alone would give.
     pub fn examples(&self, sequences: usize) -> (usize, usize) {
         sample_size(self.fraction, self.max_examples, sequences)
     }
 }
 
-/// Sequences that a sample takes of a data set, and how many the fraction alone asks for.
+/// The sequences in a sample of a data set, and how many the fraction alone would give.
 pub(crate) fn sample_size(fraction: f64, most: Option<usize>, sequences: usize) -> (usize, usize) {
     let asked = ((sequences as f64 * fraction).round() as usize).clamp(1, sequences.max(1));
     (most.map_or(asked, |most| most.min(asked)), asked)
@@ -110,7 +110,7 @@ impl std::str::FromStr for Shard {
         match parsed {
             Some((part, of)) if (1..=of).contains(&part) => Ok(Self { part, of }),
             _ => Err(Error::Setting {
-                name: "--shard",
+                name: "`analysis.shard`",
                 value: text.to_owned(),
                 rule: "write part/parts, counted from 1: 1/4 to 4/4",
             }),
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!("2/3".parse::<Shard>().ok(), Some(Shard { part: 2, of: 3 }));
         for wrong in ["0/3", "4/3", "1", "a/b", "1/0", "-1/2", ""] {
             let error = wrong.parse::<Shard>().unwrap_err();
-            assert!(error.to_string().contains("--shard"), "{error}");
+            assert!(error.to_string().contains("`analysis.shard`"), "{error}");
         }
     }
 

@@ -1,6 +1,6 @@
-//! What survives a crash of an analysis, and the parts that several processes make.
+//! The state of an analysis that survives a crash, and the parts that several processes write.
 //!
-//! The state is one file, written whole or not at all: what is found, and the vectors of the layers in progress.
+//! The state is one file, written whole or not at all: the results so far, and the vectors of the layers in progress.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use super::settings::{Settings, Shard};
 use super::work::{LayerState, RunWork};
 use crate::error::{Error, Result};
 
-/// What a finished part of an analysis calls itself.
+/// The `format` field of a finished part.
 const PART_FORMAT: &str = "qbert-sensitivity-part";
 const PART_VERSION: u32 = 1;
 const METADATA: &str = "analysis";
 
-/// What is found so far: of the whole, or of a shard's part. A finished part is written as JSON.
+/// The results so far, of the whole analysis or of a shard. A finished part is written as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Part {
     pub(super) format: String,
@@ -43,13 +43,13 @@ impl Part {
         self.found.iter().any(|found| (found.run, found.layer) == (run, layer))
     }
 
-    /// By run and layer, whatever the order in which they were found.
+    /// Sorted by run and layer, whatever the order they were found in.
     pub(super) fn sort(&mut self) {
         self.found.sort_by_key(|found| (found.run, found.layer));
         self.runs.sort_by_key(|info| info.run);
     }
 
-    /// Why two parts do not belong to one analysis.
+    /// Why two parts do not belong to the same analysis.
     pub(super) fn difference(&self, other: &Self) -> Option<String> {
         let different = |what: &str, ours: String, theirs: String| Some(format!("{what}: {ours} and {theirs}"));
         if self.subject.model != other.subject.model {
@@ -109,13 +109,13 @@ struct Current {
     vectors: Vec<usize>,
 }
 
-/// Layers in progress as they were written down.
+/// Layers in progress, as saved.
 pub(super) struct Interrupted {
     pub(super) run: usize,
     pub(super) layers: Vec<(LayerState, Vec<Vec<f32>>)>,
 }
 
-/// The file that survives a crash.
+/// The state's file.
 pub(super) fn path(out: &Path, shard: Shard) -> PathBuf {
     out.join(if shard == Shard::WHOLE {
         "analysis.safetensors".to_owned()
@@ -124,7 +124,7 @@ pub(super) fn path(out: &Path, shard: Shard) -> PathBuf {
     })
 }
 
-/// Writes down what is found and what is in progress.
+/// Saves the results and the work in progress.
 pub(super) fn save(path: &Path, part: &Part, run: Option<(usize, &RunWork<'_>)>) -> Result<()> {
     let works = run.map(|(_, work)| work.works()).unwrap_or_default();
     let vectors: Vec<Vec<&[f32]>> = works.iter().map(|work| work.vectors()).collect();
@@ -156,7 +156,7 @@ fn tensor_name(work: usize, index: usize) -> String {
     format!("{work}.{index}")
 }
 
-/// Reads what was written down.
+/// Reads a saved state.
 pub(super) fn load(path: &Path) -> Result<(Part, Option<Interrupted>)> {
     let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), action: "read", source })?;
     let damaged = |problem: String| Error::Resume { path: path.to_owned(), problem: format!("damaged: {problem}") };

@@ -1,7 +1,7 @@
 //! One run of the analysis: all its layers in lock step over one sample of the data.
 //!
-//! A pass over the sample forms the next product of every layer that is not done. What a layer finds does not depend on
-//! which other layers go along, so that shards and resumed runs give the same numbers.
+//! A pass over the sample forms the next product of every layer that is not done. The result of a layer does not depend on
+//! which other layers share its passes, so shards and resumed runs give the same numbers.
 
 use qbert_documents::AnalysisRun;
 use qbert_hessian::{Basis, Lanczos, Method as _, PowerIteration, Trace};
@@ -27,7 +27,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// The sequences of one run, in batches of like length.
+    /// The sequences of one run, in batches of similar length.
     pub(crate) fn draw(features: &Features, count: usize, seed: u64, run: usize) -> Result<Self> {
         let mut indices: Vec<usize> = (0..features.len()).collect();
         Stream::new(seed, "analysis sample", run as u64).shuffle(&mut indices);
@@ -62,7 +62,8 @@ impl Sample {
     /// forward and backward pass per batch serves all of them. Returns the mean loss.
     pub(crate) fn products(
         &self,
-        (loaded, compute): (&Loaded, &Compute),
+        loaded: &Loaded,
+        compute: &Compute,
         pass: &mut HessianPass,
         run: usize,
         wanted: &mut [Wanted<'_>],
@@ -87,7 +88,7 @@ impl Sample {
     }
 }
 
-/// A vector to be multiplied with the Hessian block of a layer, and where the product goes.
+/// A vector to multiply with the Hessian block of a layer, and where the product goes.
 pub(crate) struct Wanted<'a> {
     pub(crate) layer: usize,
     pub(crate) vector: &'a [f32],
@@ -138,7 +139,7 @@ impl Solver {
     }
 }
 
-/// A layer's work without its vectors: what is written down.
+/// A layer's work without its vectors, to save it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct LayerState {
     pub(super) layer: usize,
@@ -209,7 +210,7 @@ impl<'a> RunWork<'a> {
         self.loaded.bert.layout().layers()[layer].len()
     }
 
-    /// Takes up a layer from its starting vector.
+    /// Starts a layer from its starting vector.
     pub(super) fn start(&mut self, layer: usize) {
         let mut start = vec![0.0; self.size(layer)];
         let index = self.run * self.loaded.bert.config().layers + layer;
@@ -218,7 +219,7 @@ impl<'a> RunWork<'a> {
         self.add(state);
     }
 
-    /// Takes up a layer where it was written down; `None` when the vectors are not those of the layer.
+    /// Continues a layer from its saved work; `None` if the vectors do not fit the layer.
     pub(super) fn restore(&mut self, state: LayerState, vectors: Vec<Vec<f32>>) -> Option<()> {
         if vectors.is_empty() || vectors.iter().any(|vector| vector.len() != self.size(state.layer)) {
             return None;
@@ -248,12 +249,12 @@ impl<'a> RunWork<'a> {
         }
     }
 
-    /// Layers in progress, for writing them down.
+    /// The layers in progress, to save them.
     pub(super) fn works(&self) -> &[LayerWork] {
         &self.works
     }
 
-    /// What the run looked at; the loss is known after the first step.
+    /// The run's sample; the loss is known after the first step.
     pub(super) fn info(&self) -> AnalysisRun {
         self.info
     }
@@ -263,10 +264,10 @@ impl<'a> RunWork<'a> {
         let mut wanted = Vec::with_capacity(self.works.len());
         for LayerWork { state, probe, product } in &mut self.works {
             let vector = state.solver.method().vector().or_else(|| probe.as_ref()?.vector());
-            // Layers that want nothing more were taken off the list.
+            // Finished layers are no longer in the list.
             wanted.extend(vector.map(|vector| Wanted { layer: state.layer, vector, product }));
         }
-        self.info.loss = self.sample.products((self.loaded, compute), &mut self.pass, self.run, &mut wanted)?;
+        self.info.loss = self.sample.products(self.loaded, compute, &mut self.pass, self.run, &mut wanted)?;
         Ok(self.advance())
     }
 

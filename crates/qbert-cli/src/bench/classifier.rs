@@ -1,13 +1,7 @@
-//! Benchmarks: the same work as the PyTorch scripts they are set beside.
+//! What `bench train` and `bench hvp` share: a checkpoint with a new head, SST-2 batches and the stopwatch.
 //!
-//! Real sentences come in the order of Python's `random.Random(0).shuffle`, so that both sides compute on the same ones.
-
-mod hvp;
-mod python_random;
-mod train;
-
-pub use hvp::hvp;
-pub use train::train;
+//! The work is the same as in the PyTorch scripts it is compared with. Real sentences come in the order of Python's
+//! `random.Random(0).shuffle`, so that both sides compute on the same ones.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,51 +9,51 @@ use std::time::{Duration, Instant};
 use qbert_kernels::Compute;
 use qbert_model::{Checkpoint, Head, Module, Parameters};
 use qbert_tasks::{Dataset, ReadOptions, Task, Tokenizer, classify, read};
+use qbert_train::bert::Bert;
+use qbert_train::random::Stream;
+use qbert_train::{Batch, Error, Result, Targets};
 use serde::Serialize;
 
-use crate::batch::{Batch, Targets};
-use crate::bert::Bert;
-use crate::error::{Error, Result};
-use crate::random::Stream;
+use super::python_random;
 
-/// One measurement, in the fields of the peers' scripts.
+/// One measurement, in the fields that the PyTorch scripts print.
 #[derive(Debug, Clone, Serialize)]
-pub struct Measurement {
-    /// Who.
-    pub peer: String,
-    /// What.
-    pub work: String,
-    /// On how many threads.
-    pub threads: usize,
+pub(super) struct Measurement {
+    /// The program that was measured.
+    pub(super) peer: String,
+    /// The work it did.
+    pub(super) work: String,
+    pub(super) threads: usize,
     /// Tokens of all batches.
-    pub real_tokens: usize,
+    pub(super) real_tokens: usize,
     /// Median milliseconds.
-    pub ms: f64,
+    pub(super) ms: f64,
     /// Shortest milliseconds.
-    pub best_ms: f64,
-    /// Number of runs.
-    pub n: usize,
-    /// Highest memory use of the process so far.
-    pub peak_rss_mib: Option<f64>,
+    pub(super) best_ms: f64,
+    /// Number of measured runs.
+    pub(super) n: usize,
+    /// Peak memory use of the process so far.
+    pub(super) peak_rss_mib: Option<f64>,
 }
 
-/// How long a work is repeated.
+/// How long a benchmark repeats its work.
 #[derive(Debug, Clone, Copy)]
-struct Budget {
-    time: Duration,
-    at_least: usize,
-    warm: usize,
+pub(super) struct Budget {
+    pub(super) time: Duration,
+    pub(super) at_least: usize,
+    /// Runs before the first measured one.
+    pub(super) warm: usize,
 }
 
-/// A checkpoint with a fresh head of two classes, as the peers build it.
-struct Classifier<'a> {
-    bert: Bert,
-    compute: &'a Compute,
-    weights: Parameters,
+/// A checkpoint with a new head of two classes, as the PyTorch scripts build it.
+pub(super) struct Classifier<'a> {
+    pub(super) bert: Bert,
+    pub(super) compute: &'a Compute,
+    pub(super) weights: Parameters,
 }
 
 impl<'a> Classifier<'a> {
-    fn load(model: &Path, compute: &'a Compute) -> Result<Self> {
+    pub(super) fn load(model: &Path, compute: &'a Compute) -> Result<Self> {
         let checkpoint = Checkpoint::open(model)?;
         let mut weights = checkpoint.load_for(Head::SequenceClassification, 2)?.parameters;
         if let Some(head) = weights.role_mut(Module::Head.weight()) {
@@ -69,8 +63,8 @@ impl<'a> Classifier<'a> {
         Ok(Self { bert, compute, weights })
     }
 
-    /// Times `step` over all batches, again and again.
-    fn measure(
+    /// Times `step` over all batches until the budget is spent.
+    pub(super) fn measure(
         &self,
         work: &str,
         batches: &[Batch],
@@ -102,8 +96,8 @@ impl<'a> Classifier<'a> {
     }
 }
 
-/// The first batches of an SST-2 file in the peers' random order.
-fn sst2_batches(model: &Path, path: &Path, count: usize, size: usize) -> Result<Vec<Batch>> {
+/// The first batches of an SST-2 file, in the random order of the PyTorch scripts.
+pub(super) fn sst2_batches(model: &Path, path: &Path, count: usize, size: usize) -> Result<Vec<Batch>> {
     let tokenizer = Tokenizer::from_directory(model)?;
     let Dataset::Classify(mut data) = read(Task::Sst2, &[path], &ReadOptions::default())? else {
         return Err(Error::Batch { problem: "SST-2 is a classification task".to_owned() });
@@ -121,8 +115,8 @@ fn sst2_batches(model: &Path, path: &Path, count: usize, size: usize) -> Result<
     Ok(features.chunks(size).map(batch).collect())
 }
 
-/// The process's highest memory use, where the system tells.
-pub fn peak_rss_mib() -> Option<f64> {
+/// The peak memory use of this process, where the system reports it.
+pub(super) fn peak_rss_mib() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: f64 = line.split_whitespace().next()?.parse().ok()?;

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use qbert_kernels::Compute;
 
-use super::{Budget, Classifier, Measurement, sst2_batches};
-use crate::bert::{HessianPass, Point};
-use crate::error::Result;
-use crate::random::Stream;
+use qbert_train::Result;
+use qbert_train::bert::{HessianPass, Point};
+use qbert_train::random::Stream;
 
-/// Batches of the peers' script.
+use super::classifier::{Budget, Classifier, Measurement, sst2_batches};
+
+/// As many batches as the PyTorch script takes.
 const BATCHES: usize = 4;
 
 /// Measures the products of all layers.
-pub fn hvp(model: &Path, sst2: &Path, compute: &Compute) -> Result<Vec<Measurement>> {
+pub(super) fn hvp(model: &Path, sst2: &Path, compute: &Compute) -> Result<Vec<Measurement>> {
     let classifier = Classifier::load(model, compute)?;
     let batches = sst2_batches(model, sst2, BATCHES, 32)?;
     let layers = classifier.bert.layout().layers();

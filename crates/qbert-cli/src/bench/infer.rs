@@ -1,4 +1,4 @@
-//! `qbert bench infer`: how fast a packed model is, in the works and fields of the peers' script.
+//! `qbert bench infer`: the speed of a packed model, on the workloads and in the fields of the compared programs' script.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use qbert_kernels::Threads;
 use qbert_model::Config;
-use qbert_pipeline::packing::{Calibration, Packing, Widths, middle_layers, plan_by_widths};
+use qbert_pipeline::packing::{CalibrationData, Packing, PartWidths, middle_layers, plan_by_widths};
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_quant::RangeMethod;
 use qbert_runtime::{Scope, Session, SessionOptions, Tokens};
 use qbert_train::Batch;
 use qbert_train::random::Stream;
 
-use super::{compute, model, note};
+use super::classifier::peak_rss_mib;
+use crate::{compute, model, note};
 
 /// Runs before the first measured one.
 const WARM: usize = 2;
@@ -53,7 +54,7 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// One measurement, in the fields of the peers' script and some more.
+/// One measurement, in the fields of the compared programs' script and some more.
 #[derive(Debug, serde::Serialize)]
 struct Measurement {
     peer: String,
@@ -77,8 +78,8 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         let options_of = SessionOptions::default().threads(threads);
         let session = Session::from_bytes(&options.model, bytes.clone(), options_of)?;
         check_lengths(&works, session.config().max_positions)?;
-        for &(letter, sequences, length) in &works {
-            let found = measure(options, &session, (letter, sequences, length))?;
+        for &work in &works {
+            let found = measure(options, &session, work)?;
             if options.json {
                 text += &serde_json::to_string(&found).unwrap_or_default();
             } else {
@@ -91,27 +92,35 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     Ok(text)
 }
 
-/// Refuses works that the model has no positions for.
-fn check_lengths(works: &[(char, usize, usize)], positions: usize) -> Result<()> {
-    let Some((letter, _, length)) = works.iter().find(|(_, _, length)| *length > positions) else { return Ok(()) };
-    let fitting: String =
-        works.iter().filter(|(_, _, length)| *length <= positions).map(|(letter, ..)| letter).collect();
-    let message =
-        format!("--work: {letter} has sequences of {length} tokens, and the model takes {positions} at the most");
+/// A workload, named by a letter.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    letter: char,
+    sequences: usize,
+    /// Tokens per sequence.
+    length: usize,
+}
+
+/// Refuses workloads with sequences that are too long for the model.
+fn check_lengths(works: &[Work], positions: usize) -> Result<()> {
+    let Some(Work { letter, length, .. }) = works.iter().find(|work| work.length > positions) else { return Ok(()) };
+    let fitting: String = works.iter().filter(|work| work.length <= positions).map(|work| work.letter).collect();
+    let message = format!("--work: {letter} has sequences of {length} tokens, but the model takes at most {positions}");
     let hint = if fitting.is_empty() {
         "choose a shorter one (A has 32 tokens, B and D 128, C 384), or a model with more positions".to_owned()
     } else {
-        format!("--work {fitting} is what fits")
+        format!("--work {fitting} fits")
     };
     Err(Error::new(ErrorKind::BadInput, message, hint))
 }
 
-fn work(letter: char) -> Result<(char, usize, usize)> {
+fn work(letter: char) -> Result<Work> {
+    let work = |sequences, length| Ok(Work { letter, sequences, length });
     match letter {
-        'A' => Ok((letter, 1, 32)),
-        'B' => Ok((letter, 1, 128)),
-        'C' => Ok((letter, 1, 384)),
-        'D' => Ok((letter, 32, 128)),
+        'A' => work(1, 32),
+        'B' => work(1, 128),
+        'C' => work(1, 384),
+        'D' => work(32, 128),
         other => {
             let message = format!("--work: there is no work {other}");
             Err(Error::new(ErrorKind::BadInput, message, "the works are A, B, C and D".to_owned()))
@@ -135,7 +144,7 @@ fn bytes(options: &Options, quiet: bool) -> Result<Vec<u8>> {
     let layers = options.bits.first().copied().unwrap_or(2);
     let middle = if options.bits.is_empty() { Some(3) } else { options.bits.get(1).copied() };
     let full = layers == 32;
-    let widths = Widths {
+    let widths = PartWidths {
         layers,
         middle_layers: middle,
         word_embedding: if full { 32 } else { 4 },
@@ -149,7 +158,7 @@ fn bytes(options: &Options, quiet: bool) -> Result<Vec<u8>> {
     let plan = plan_by_widths(&config, &widths)?;
     let (ids, offsets) = tokens(&config, 8, config.max_positions.min(64));
     let batch = Batch { segments: vec![0; ids.len()], input_ids: ids, offsets, ..Batch::new() };
-    let data = Calibration::Batches(std::slice::from_ref(&batch));
+    let data = CalibrationData::Batches(std::slice::from_ref(&batch));
     let packing = Packing::by_plan(&directory, plan, Some(data), &compute(Some(Threads::available()))?)?;
     packing.bytes(&options.model)
 }
@@ -169,11 +178,8 @@ fn tokens(config: &Config, sequences: usize, length: usize) -> (Vec<u32>, Vec<us
     (ids, (0..=sequences).map(|sequence| sequence * length).collect())
 }
 
-fn measure(
-    options: &Options,
-    session: &Session,
-    (work, sequences, length): (char, usize, usize),
-) -> Result<Measurement> {
+fn measure(options: &Options, session: &Session, work: Work) -> Result<Measurement> {
+    let Work { letter, sequences, length } = work;
     let (ids, offsets) = tokens(session.config(), sequences, length);
     let segments = vec![0; ids.len()];
     let scope = if options.first_token_only { Scope::Scores } else { Scope::Hidden };
@@ -192,7 +198,7 @@ fn measure(
     let rounded = |ms: f64| (ms * 1e3).round() / 1e3;
     Ok(Measurement {
         peer: format!("qbert-{}", session.compute().kernels().multiplier().name()),
-        work,
+        work: letter,
         tokens: format!("{sequences}x{length}"),
         threads: session.compute().threads().count(),
         ms: rounded(times[times.len() / 2]),
@@ -201,7 +207,7 @@ fn measure(
         bits: widths(session),
         first_token_only: options.first_token_only,
         file_bytes: session.model().file_len(),
-        peak_rss_mib: qbert_train::bench::peak_rss_mib(),
+        peak_rss_mib: peak_rss_mib(),
     })
 }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use qbert_kernels::Compute;
 
-use super::{Budget, Classifier, Measurement, sst2_batches};
-use crate::batch::{Batch, Targets};
-use crate::bert::{Activations, BackwardBuffers, Mode, Pass, zero};
-use crate::error::Result;
-use crate::random::Stream;
+use qbert_train::bert::{Activations, BackwardBuffers, Mode, Pass, zero};
+use qbert_train::random::Stream;
+use qbert_train::{Batch, Result, Targets};
 
-/// Measures both works (the second where an SST-2 file is given).
-pub fn train(model: &Path, sst2: Option<&Path>, compute: &Compute) -> Result<Vec<Measurement>> {
+use super::classifier::{Budget, Classifier, Measurement, sst2_batches};
+
+/// Measures both works; the second needs an SST-2 file.
+pub(super) fn train(model: &Path, sst2: Option<&Path>, compute: &Compute) -> Result<Vec<Measurement>> {
     let classifier = Classifier::load(model, compute)?;
     let mut pass = TrainingPass::new(&classifier);
     let equal = [equal_lengths(classifier.bert.config().vocab_size)];

@@ -1,5 +1,5 @@
-//! Python's shuffle, so that a benchmark computes on the same sentences as the script it is set beside. Not for anything
-//! else: [`crate::random`] is the project's own source of chance.
+//! Python's shuffle, so that a benchmark computes on the same sentences as the script it is compared with. Use
+//! [`qbert_train::random`] for everything else.
 
 /// `random.Random(seed).shuffle(items)` of Python: MT19937 seeded with one word, indices by rejection.
 pub(super) fn shuffle<T>(items: &mut [T], seed: u32) {

@@ -1,7 +1,9 @@
 //! What quantization does to the weights before any training: `‖W - Q_b(W)‖²` of each site at each width.
 //!
-//! With the sensitivities of the layers it is the cost that [`qbert_quant::allocate::budget`] minimizes. It reads
-//! weights only; what a model loses in accuracy is found by evaluating it.
+//! Weighted with the sensitivities of the layers, it is the cost that [`qbert_quant::allocate::budget`] minimizes. It looks
+//! at weights only; evaluate a model to find out what it loses in accuracy.
+
+use std::ops::Range;
 
 use qbert_kernels::Threads;
 use qbert_model::Parameters;
@@ -9,10 +11,10 @@ use qbert_quant::{Axis, GroupSpec, Layout, ModelShape, Plan, Precision, RangeMet
 
 use crate::error::Result;
 
-/// Groups that one task works on: enough to reuse its memory, few enough to keep all threads busy.
+/// Groups per task: enough to reuse its memory, few enough to keep all threads busy.
 const GROUPS_PER_TASK: usize = 8;
 
-/// How sites would be quantized.
+/// A way to quantize sites.
 #[derive(Debug, Clone)]
 pub struct Trial {
     /// The widths to try.
@@ -25,13 +27,13 @@ pub struct Trial {
     pub heads: usize,
 }
 
-/// The squared error of each of the encoder's `sites` at each width of the trial, 0 at full precision. `progress`
-/// hears how many sites of how many are done.
+/// The squared error of each of the encoder's `sites` at each width of the trial, 0 at full precision. `progress` gets the
+/// number of sites that are done, and of all.
 ///
 /// The numbers do not depend on the number of threads.
 ///
 /// # Errors
-/// When a site is not a matrix of the encoder, cannot be grouped as tried, or holds weights that no range can hold.
+/// A site that is not a matrix of the encoder or cannot be grouped as tried; weights that no range can hold.
 pub fn quantization_errors(
     parameters: &Parameters,
     sites: &[Site],
@@ -48,7 +50,7 @@ pub fn quantization_errors(
     Ok(errors)
 }
 
-/// What a plan does to the weights of a site.
+/// The error that a plan makes in the weights of a site.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SiteError {
     /// The site.
@@ -64,7 +66,7 @@ pub struct SiteError {
 /// The numbers do not depend on the number of threads.
 ///
 /// # Errors
-/// When the plan does not fit the model, or weights are such that no range can hold them.
+/// A plan that does not fit the model; weights that no range can hold.
 pub fn plan_errors(
     parameters: &Parameters,
     shape: &ModelShape,
@@ -78,7 +80,8 @@ pub fn plan_errors(
         let weights = weights_of(parameters, tensor.site)?;
         let layout = Layout::resolve(tensor.rows, tensor.cols, tensor.axis, own.groups, shape.heads)
             .map_err(at_site(tensor.site))?;
-        parts.extend(Part::split(index, layout, weights, (std::slice::from_ref(&own.bits), own.range)));
+        let whole = Part::whole(index, layout, weights, std::slice::from_ref(&own.bits), own.range);
+        parts.extend(whole.split());
         sites.push(tensor.site);
     }
     let errors = sum(parts, &sites, 1, threads)?;
@@ -103,7 +106,7 @@ struct Part<'data> {
     site: usize,
     layout: Layout,
     weights: &'data [f32],
-    groups: std::ops::Range<usize>,
+    groups: Range<usize>,
     widths: &'data [Precision],
     range: RangeMethod,
     /// For each width the errors of these groups, one after the other.
@@ -111,16 +114,22 @@ struct Part<'data> {
 }
 
 impl<'data> Part<'data> {
-    /// The groups of a site, a few at a time.
-    fn split(
+    /// All groups of a site.
+    fn whole(
         site: usize,
         layout: Layout,
         weights: &'data [f32],
-        (widths, range): (&'data [Precision], RangeMethod),
-    ) -> impl Iterator<Item = Self> {
-        let count = layout.groups().count();
-        (0..count).step_by(GROUPS_PER_TASK).map(move |start| {
-            let groups = start..(start + GROUPS_PER_TASK).min(count);
+        widths: &'data [Precision],
+        range: RangeMethod,
+    ) -> Self {
+        Self { site, layout, weights, groups: 0..layout.groups().count(), widths, range, found: Ok(Vec::new()) }
+    }
+
+    /// The same groups, a few at a time.
+    fn split(self) -> impl Iterator<Item = Self> {
+        let Self { site, layout, weights, groups: Range { start, end }, widths, range, .. } = self;
+        (start..end).step_by(GROUPS_PER_TASK).map(move |start| {
+            let groups = start..(start + GROUPS_PER_TASK).min(end);
             Self { site, layout, weights, groups, widths, range, found: Ok(Vec::new()) }
         })
     }
@@ -142,7 +151,7 @@ fn errors_of(parameters: &Parameters, sites: &[Site], trial: &Trial, threads: &T
         let parameter = parameters.layout().site(site).filter(|_| site.layer().is_some()).ok_or_else(missing)?;
         let (rows, cols) = (parameter.shape[0], parameter.shape[1]);
         let layout = Layout::resolve(rows, cols, Axis::Rows, trial.groups, trial.heads).map_err(at_site(site))?;
-        parts.extend(Part::split(index, layout, parameters.get(parameter), (&trial.widths, trial.range)));
+        parts.extend(Part::whole(index, layout, parameters.get(parameter), &trial.widths, trial.range).split());
     }
     sum(parts, sites, trial.widths.len(), threads)
 }

@@ -1,0 +1,158 @@
+//! Choosing a width for every layer or matrix by sensitivity: in the order of the ranking, or the optimum within a budget.
+
+use qbert_kernels::Threads;
+use qbert_model::Checkpoint;
+use qbert_model::sizes::{file_size, site_bytes};
+use qbert_quant::allocate::budget::{OpenSite, within};
+use qbert_quant::allocate::knapsack::Choice;
+use qbert_quant::allocate::{assign, counts_within};
+use qbert_quant::{Matrix, Metric, Plan, Precision, Ranking, Site, SitePlan, SizeBudget, Widths};
+
+use super::make::Watch;
+use super::origin::{By, Cost, Limit, Origin, Ranked, Sensitive, UniformCost};
+use super::sensitivity::Measured;
+use super::{Model, NewPlan, PlanRequest, Trial, quantization_errors};
+use crate::error::{Error, Result};
+
+/// A plan in the making, with several widths to choose from.
+pub(super) struct Mixed<'data> {
+    pub(super) request: &'data PlanRequest,
+    pub(super) model: &'data Model<'data>,
+    /// Every open matrix at the lowest width.
+    pub(super) base: Plan,
+    pub(super) widths: Widths,
+    pub(super) metric: Metric,
+    pub(super) measured: Measured,
+    pub(super) ranking: Ranking,
+}
+
+impl Mixed<'_> {
+    /// The matrices without a width of their own in the request.
+    fn open_matrices(&self) -> impl Iterator<Item = Matrix> {
+        let (attention, ffn) = (self.request.attention_bits.is_none(), self.request.ffn_bits.is_none());
+        Matrix::ALL.into_iter().filter(move |matrix| if matrix.is_attention() { attention } else { ffn })
+    }
+
+    fn open_sites(&self) -> impl Iterator<Item = Site> {
+        let layers = 0..self.model.shape.layers;
+        layers.flat_map(|layer| self.open_matrices().map(move |matrix| Site::Layer(layer, matrix)))
+    }
+
+    /// The bytes of a site at a width.
+    fn bytes(&self, site: Site, bits: Precision) -> Result<u64> {
+        let planned = SitePlan { bits, ..*self.base.site(site)? };
+        Ok(site_bytes(self.model.shape, site, &planned)?)
+    }
+
+    fn size_budget(&self, limit: &Limit) -> Result<SizeBudget> {
+        let all = file_size(self.model.shape, &self.base)?.total();
+        let open = self.open_sites().map(|site| self.bytes(site, self.widths.lowest()));
+        Ok(SizeBudget { limit: limit.bytes, fixed: all - open.sum::<Result<u64>>()? })
+    }
+
+    /// One width for each layer, in the order of the ranking: for `high` and `size`.
+    pub(super) fn by_rank(self) -> Result<NewPlan> {
+        let limit = self.request.size.map(Limit::new);
+        let (setting, higher) = match &limit {
+            None => ("`plan.high`", self.request.high.clone()),
+            Some(limit) => {
+                let layer = |&width: &Precision| {
+                    self.open_matrices().map(|matrix| self.bytes(Site::Layer(0, matrix), width)).sum::<Result<u64>>()
+                };
+                let sizes = self.widths.as_slice().iter().map(layer).collect::<Result<Vec<_>>>()?;
+                let counts = counts_within(&self.ranking, &self.widths, &sizes, self.size_budget(limit)?);
+                ("`plan.size`", counts.map_err(|error| Error::from(error).about("`plan.size`"))?)
+            }
+        };
+        let along = if self.request.reverse { self.ranking.clone().reversed() } else { self.ranking.clone() };
+        let assigned = assign(&along, &self.widths, &higher).map_err(|error| Error::from(error).about(setting))?;
+        let mut plan = self.base.clone();
+        for site in self.open_sites() {
+            plan.site_mut(site)?.bits = assigned[site.layer().unwrap_or(0)];
+        }
+        let by = if limit.is_some() { By::Size } else { By::High };
+        let sensitive = Sensitive { higher: Some(higher), limit, ..self.origin(by) };
+        Ok(NewPlan { plan, origin: Origin::Sensitivity(Box::new(sensitive)) })
+    }
+
+    /// The exact optimum over all widths of all matrices: for `budget`.
+    pub(super) fn by_budget(self, mib: f64, threads: &Threads, watch: Watch<'_>) -> Result<NewPlan> {
+        let of_budget = |error: qbert_quant::Error| Error::from(error).about("`plan.budget`");
+        let limit = Limit::new(mib);
+        let granularity = self.request.granularity.unwrap_or_default();
+        let (sites, size_budget) = (self.open_sites().collect::<Vec<Site>>(), self.size_budget(&limit)?);
+        // Before the weights are read, which may take a while.
+        self.check_budget(mib)?;
+        let open = self.price(&sites, threads, watch)?;
+        let best = within(&open, &self.widths, granularity, size_budget).map_err(of_budget)?;
+        let mut plan = self.base.clone();
+        for (&site, &width) in sites.iter().zip(&best.widths) {
+            plan.site_mut(site)?.bits = width;
+        }
+        let uniform = self.widths.as_slice().iter().enumerate().map(|(index, width)| UniformCost {
+            bits: width.number(),
+            predicted_cost: open.iter().map(|site| site.choices[index].cost).sum(),
+            file_bytes: size_budget.fixed + open.iter().map(|site| site.choices[index].bytes).sum::<u64>(),
+        });
+        let cost = Cost { granularity, predicted_cost: best.cost, uniform: uniform.collect() };
+        let sensitive = Sensitive { limit: Some(limit), cost: Some(cost), ..self.origin(By::Budget) };
+        Ok(NewPlan { plan, origin: Origin::Sensitivity(Box::new(sensitive)) })
+    }
+
+    /// Checks that something fits in a budget, without reading the weights.
+    pub(super) fn check_budget(&self, mib: f64) -> Result<()> {
+        let sites: Vec<Site> = self.open_sites().collect();
+        let size_budget = self.size_budget(&Limit::new(mib))?;
+        size_budget.check(self.smallest(&sites)?).map_err(|error| Error::from(error).about("`plan.budget`"))
+    }
+
+    /// The fewest bytes that these sites take together.
+    fn smallest(&self, sites: &[Site]) -> Result<u64> {
+        let least = |&site: &Site| {
+            let sizes = self.widths.as_slice().iter().map(|&width| self.bytes(site, width));
+            Ok(sizes.collect::<Result<Vec<_>>>()?.into_iter().min().unwrap_or(0))
+        };
+        sites.iter().map(least).sum()
+    }
+
+    /// The size of every site at every width, and its cost: sensitivity times squared error of the weights.
+    fn price(&self, sites: &[Site], threads: &Threads, watch: Watch<'_>) -> Result<Vec<OpenSite>> {
+        let parameters = Checkpoint::open(self.model.directory)?.load()?;
+        let site = self.base.site(sites.first().copied().unwrap_or(Site::Layer(0, Matrix::Query)))?;
+        let widths = self.widths.as_slice().to_vec();
+        let trial = Trial { widths, groups: site.groups, range: site.range, heads: self.model.shape.heads };
+        let errors = quantization_errors(&parameters, sites, &trial, threads, watch)?;
+        let priced = |(&site, errors): (&Site, Vec<f64>)| {
+            let Site::Layer(layer, matrix) = site else { return Ok(None) };
+            let weight = self.ranking.values()[layer];
+            let choices = self.widths.as_slice().iter().zip(errors);
+            let choices =
+                choices.map(|(&width, error)| Ok(Choice { bytes: self.bytes(site, width)?, cost: weight * error }));
+            Ok(Some(OpenSite { layer, matrix, choices: choices.collect::<Result<_>>()? }))
+        };
+        sites.iter().zip(errors).map(priced).filter_map(Result::transpose).collect()
+    }
+
+    fn origin(&self, by: By) -> Sensitive {
+        let ranked = self.ranking.order().iter().map(|&layer| Ranked {
+            layer,
+            sensitivity: self.ranking.values()[layer],
+            omega: self.measured.layers[layer].omega(),
+            measured: self.measured.layers[layer],
+        });
+        Sensitive {
+            by,
+            file: self.request.sensitivity.as_ref().map_or_else(String::new, |path| path.display().to_string()),
+            task: self.measured.task.clone(),
+            metric: self.metric,
+            reverse: self.request.reverse,
+            widths: self.widths.clone(),
+            attention_bits: self.request.attention_bits,
+            ffn_bits: self.request.ffn_bits,
+            ranking: ranked.collect(),
+            higher: None,
+            limit: None,
+            cost: None,
+        }
+    }
+}

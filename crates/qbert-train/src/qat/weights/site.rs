@@ -1,0 +1,133 @@
+//! The quantizer of one site: where its weights lie, and how its ranges are found.
+
+use std::ops::Range as Span;
+
+use qbert_kernels::{CHUNK, Compute};
+use qbert_model::{Module, ParameterLayout};
+use qbert_quant::{Axis, BitWidth, Error as QuantError, QuantParams, Range, RangeMethod, Scratch, Site, SitePlan};
+
+use super::QuantResult;
+use crate::error::Result;
+use crate::qat::map;
+
+/// One site of the plan.
+#[derive(Debug)]
+pub(super) struct SiteQuantizer {
+    pub(super) site: Site,
+    /// Its place among the weights.
+    pub(super) span: Span<usize>,
+    /// The place of its bias; empty for embedding tables, which have none.
+    pub(super) bias: Span<usize>,
+    pub(super) planned: SitePlan,
+    pub(super) layout: qbert_quant::Layout,
+    pub(super) bits: BitWidth,
+    pub(super) params: QuantParams,
+}
+
+/// How a range is brought up to date.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Turn {
+    /// From scratch.
+    Fit,
+    /// From where it is.
+    Refine,
+}
+
+impl SiteQuantizer {
+    /// The quantizer of a site in a model's layout, without ranges.
+    pub(super) fn new(
+        site: Site,
+        weights: &ParameterLayout,
+        planned: SitePlan,
+        bits: BitWidth,
+        heads: usize,
+    ) -> Result<Self> {
+        let parameter = weights.site(site).ok_or_else(|| crate::Error::NoParameter { name: site.to_string() })?;
+        let (rows, cols) = (parameter.shape[0], parameter.shape[1]);
+        let axis = if table_of(site).is_some() { Axis::Columns } else { Axis::Rows };
+        let of_site = |error| at_site(site, error);
+        let layout = qbert_quant::Layout::resolve(rows, cols, axis, planned.groups, heads).map_err(of_site)?;
+        let nothing = Range::new(0.0, 0.0).map_err(of_site)?;
+        let ranges = vec![nothing; layout.groups().count()];
+        let params = QuantParams::from_ranges(layout, bits, ranges).map_err(of_site)?;
+        let (span, bias) = (parameter.span.clone(), bias_of(site, weights)?);
+        Ok(Self { site, span, bias, planned, layout, bits, params })
+    }
+
+    /// How a range of this site is brought up to date.
+    pub(super) fn turn(&self) -> Turn {
+        if self.planned.range == RangeMethod::Mse { Turn::Refine } else { Turn::Fit }
+    }
+
+    pub(super) fn find(&self, values: &[f32], group: usize, turn: Turn) -> QuantResult<Range> {
+        let (bits, scratch) = (self.bits, &mut Scratch::default());
+        match turn {
+            Turn::Fit => self.layout.fit_group(values, group, bits, self.planned.range, scratch),
+            Turn::Refine => self.layout.refine_group(values, group, bits, self.params.ranges()[group], scratch),
+        }
+    }
+
+    /// The smallest and largest value of every group of columns in one pass over the table. Minima of minima are
+    /// minima, so the split does not show.
+    pub(super) fn find_column_ranges(&mut self, compute: &Compute, values: &[f32]) -> QuantResult<()> {
+        let width = self.layout.cols();
+        let rows = (16 * CHUNK / width).max(1);
+        let parts: Vec<&[f32]> = values.chunks(rows * width).collect();
+        let found = map(compute, parts.len(), |part| column_extremes(parts[part], width));
+        let (mut low, mut high) = (vec![f32::INFINITY; width], vec![f32::NEG_INFINITY; width]);
+        for (part_low, part_high, _) in &found {
+            low.iter_mut().zip(part_low).for_each(|(low, &other)| *low = low.min(other));
+            high.iter_mut().zip(part_high).for_each(|(high, &other)| *high = high.max(other));
+        }
+        let all_good = found.iter().all(|(_, _, good)| *good);
+        for (group, span) in self.layout.groups().iter().enumerate() {
+            let range = if all_good {
+                let low = low[span.clone()].iter().copied().fold(f32::INFINITY, f32::min);
+                Range::new(low, high[span].iter().copied().fold(f32::NEG_INFINITY, f32::max))?
+            } else {
+                // Slow, but it says which value is bad.
+                self.layout.fit_group(values, group, self.bits, RangeMethod::MinMax, &mut Scratch::default())?
+            };
+            self.params.set_range(group, range)?;
+        }
+        Ok(())
+    }
+}
+
+/// The extremes of each column, and whether every value may be part of a range.
+fn column_extremes(values: &[f32], width: usize) -> (Vec<f32>, Vec<f32>, bool) {
+    let (mut low, mut high) = (vec![f32::INFINITY; width], vec![f32::NEG_INFINITY; width]);
+    let mut good = true;
+    for row in values.chunks_exact(width) {
+        for ((low, high), &value) in low.iter_mut().zip(&mut high).zip(row) {
+            *low = if value < *low { value } else { *low };
+            *high = if value > *high { value } else { *high };
+            good &= value.abs() <= Range::LIMIT;
+        }
+    }
+    (low, high, good)
+}
+
+/// Where the bias of a matrix lies; empty for an embedding table.
+fn bias_of(site: Site, layout: &ParameterLayout) -> Result<Span<usize>> {
+    if table_of(site).is_some() {
+        return Ok(0..0);
+    }
+    let role = Module::Site(site).bias();
+    match layout.role(role) {
+        Some(parameter) => Ok(parameter.span.clone()),
+        None => Err(crate::Error::NoParameter { name: role.to_string() }),
+    }
+}
+
+/// The number of an embedding table.
+pub(super) fn table_of(site: Site) -> Option<usize> {
+    match site {
+        Site::Embedding(table) => qbert_quant::Embedding::ALL.iter().position(|other| *other == table),
+        Site::Layer(..) => None,
+    }
+}
+
+pub(super) fn at_site(site: Site, source: QuantError) -> crate::Error {
+    QuantError::AtSite { site, source: Box::new(source) }.into()
+}
