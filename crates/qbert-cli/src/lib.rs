@@ -38,6 +38,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use qbert_kernels::KernelError;
 use qbert_pipeline::{Error, ErrorKind, Result};
 
 const EXAMPLES: &str = "\
@@ -199,12 +200,17 @@ pub fn note(text: &str) {
 /// The threads and kernels to compute with: the given number of threads, or one per core.
 pub fn compute(threads: Option<usize>) -> Result<qbert_kernels::Compute> {
     let threads = threads.unwrap_or_else(qbert_kernels::Threads::available);
-    let compute = qbert_kernels::Compute::detect(threads);
-    let compute = compute.map_err(|error| Error::from(qbert_train::Error::from(error)).about("--threads"))?;
+    let compute = qbert_kernels::Compute::detect(threads).map_err(kernel_error)?;
     if is_verbose() {
         note(&format!("computing with {} on {threads} threads", compute.kernels().name()));
     }
     Ok(compute)
+}
+
+/// The error of kernels or threads, with the flag or variable that asked for them.
+fn kernel_error(error: KernelError) -> Error {
+    let is_about_threads = matches!(error, KernelError::ThreadCount { .. } | KernelError::ThreadStart { .. });
+    Error::from(error).about(if is_about_threads { "--threads" } else { "QBERT_KERNELS" })
 }
 
 /// A value as JSON text with a final line break.

@@ -167,7 +167,7 @@ impl<'a> Asking<'a> {
         settings.threads = options.threads.unwrap_or(settings.threads);
         let session = Session::open(&options.model, settings).map_err(|error| match error {
             RuntimeError::MaxLen { .. } => Error::from(error).about("--max-len"),
-            RuntimeError::Kernel(_) => Error::from(error).about("--threads"),
+            RuntimeError::Kernel(error) => super::kernel_error(error),
             _ => Error::from(error),
         })?;
         Ok(Self { options, session, is_silent: Cell::new(quiet) })

@@ -17,7 +17,7 @@ mod parameters;
 mod role;
 pub mod sizes;
 
-pub use checkpoint::{Checkpoint, FloatTensor, Loaded, TokenizerFiles, update_checkpoint, write_checkpoint};
+pub use checkpoint::{Checkpoint, FloatTensor, LoadedWeights, TokenizerFiles, update_checkpoint, write_checkpoint};
 pub use config::Config;
 pub use error::{Error, Result, is_wrong_path};
 pub use family::{Family, HeadClass};

@@ -86,6 +86,12 @@ impl From<qbert_model::Error> for Error {
     }
 }
 
+impl From<qbert_kernels::KernelError> for Error {
+    fn from(error: qbert_kernels::KernelError) -> Self {
+        Self::from(qbert_train::Error::from(error))
+    }
+}
+
 impl From<qbert_quant::Error> for Error {
     fn from(error: qbert_quant::Error) -> Self {
         let (message, hint) = (error.to_string(), error.hint());

@@ -8,5 +8,5 @@ mod files;
 mod read;
 mod write;
 
-pub use read::{Checkpoint, Loaded, TokenizerFiles};
+pub use read::{Checkpoint, LoadedWeights, TokenizerFiles};
 pub use write::{FloatTensor, update_checkpoint, write_checkpoint};

@@ -52,7 +52,7 @@ impl TokenizerFiles {
 
 /// Weights in memory, and which of them the caller must initialize.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedWeights {
     /// All weights; tensors named in `fresh` are zero.
     pub parameters: Parameters,
     /// The names of pooler and head tensors that the checkpoint lacks: the caller initializes them for fine-tuning.
@@ -173,18 +173,18 @@ impl Checkpoint {
 
     /// The weights for fine-tuning with `head` and `outputs` labels.
     ///
-    /// Pooler and head are loaded where the checkpoint has them in the right shape, and listed in [`Loaded::fresh`]
+    /// Pooler and head are loaded where the checkpoint has them in the right shape, and listed in [`LoadedWeights::fresh`]
     /// where it does not.
-    pub fn load_for(&self, head: Head, outputs: usize) -> Result<Loaded> {
+    pub fn load_for(&self, head: Head, outputs: usize) -> Result<LoadedWeights> {
         self.fill(ParameterLayout::new(&self.config, head, outputs, false), OnTop::IfItFits)
     }
 
     /// Like [`Checkpoint::load_for`], but always with a new head: for labels that the checkpoint's head was not made for.
-    pub fn load_for_new_head(&self, head: Head, outputs: usize) -> Result<Loaded> {
+    pub fn load_for_new_head(&self, head: Head, outputs: usize) -> Result<LoadedWeights> {
         self.fill(ParameterLayout::new(&self.config, head, outputs, false), OnTop::New)
     }
 
-    fn fill(&self, layout: ParameterLayout, on_top: OnTop) -> Result<Loaded> {
+    fn fill(&self, layout: ParameterLayout, on_top: OnTop) -> Result<LoadedWeights> {
         // Shapes first: a damaged config.json must not decide how much memory is allocated.
         for parameter in layout.parameters().iter().filter(|parameter| !parameter.role.is_on_top()) {
             let stored = self.weights.tensors().get(&parameter.name);
@@ -209,7 +209,7 @@ impl Checkpoint {
                 None => return Err(self.missing(parameter, &layout)),
             }
         }
-        Ok(Loaded { parameters: Parameters::new(Arc::new(layout), values), fresh })
+        Ok(LoadedWeights { parameters: Parameters::new(Arc::new(layout), values), fresh })
     }
 
     /// Suggests an unused tensor with a similar name: it may be the missing one, misspelled.

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 
 use qbert_documents::{Document, Summary};
 use qbert_kernels::Compute;
-use qbert_tasks::DataSource;
+use qbert_tasks::{DataSource, Evaluation};
 use qbert_train::qat::student::QatSettings;
 use qbert_train::{sensitivity, trainer};
 use serde::{Deserialize, Serialize};
@@ -145,6 +145,22 @@ pub trait Watch: trainer::Watch {
     fn progress(&mut self, done: usize, total: usize, what: &str);
     /// A message for the user.
     fn say(&mut self, text: &str);
+}
+
+/// A watcher that says nothing and never asks the run to stop.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl trainer::Watch for Silent {
+    fn step(&mut self, _: &trainer::StepRecord, _: usize) {}
+    fn evaluated(&mut self, _: usize, _: &Evaluation, _: bool) {}
+}
+
+impl Watch for Silent {
+    fn stage(&mut self, _: Stage, _: Event<'_>) {}
+    fn analysis(&mut self, _: sensitivity::Step, _: &sensitivity::Settings) {}
+    fn progress(&mut self, _: usize, _: usize, _: &str) {}
+    fn say(&mut self, _: &str) {}
 }
 
 /// How a model is trained, in full precision or quantized.
