@@ -37,7 +37,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use qbert_kernels::KernelError;
 use qbert_pipeline::{Error, ErrorKind, Result};
 
@@ -65,12 +65,19 @@ Colours appear only on a terminal, and never if NO_COLOR is set.";
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,
+    #[command(flatten)]
+    output: Verbosity,
+}
+
+/// How much a command prints.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Verbosity {
     /// Print only results and errors.
     #[arg(short, long, global = true)]
-    quiet: bool,
+    pub quiet: bool,
     /// Print more: kernels and threads, progress every two seconds, the causes of errors.
     #[arg(short, long, global = true, conflicts_with = "quiet")]
-    verbose: bool,
+    pub verbose: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -97,7 +104,7 @@ enum Verb {
 pub fn main() -> ExitCode {
     let matches = matches_of(Arguments::command());
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    execute("qbert", arguments.verbose, || run_verb(arguments.verb, arguments.quiet))
+    execute("qbert", arguments.output, || run_verb(arguments.verb, arguments.output.quiet))
 }
 
 /// Parses the arguments. Wrong usage prints a suggestion and exits with 2; `--help` and `--version` exit with 0.
@@ -108,8 +115,8 @@ pub fn matches_of(command: Command) -> ArgMatches {
 /// Runs a command: handles Ctrl-C, prints results to stdout, errors and hints to stderr, and returns the exit code.
 ///
 /// `program` is its name in hints and records.
-pub fn execute(program: &'static str, verbose: bool, command: impl FnOnce() -> Result<String>) -> ExitCode {
-    VERBOSE.store(verbose, Ordering::Relaxed);
+pub fn execute(program: &'static str, output: Verbosity, command: impl FnOnce() -> Result<String>) -> ExitCode {
+    VERBOSE.store(output.verbose, Ordering::Relaxed);
     stop::watch(program);
     match command() {
         Ok(output) => print(&output),

@@ -116,6 +116,6 @@ fn what_is_missing_or_of_another_kind_is_said() {
     std::fs::write(home.join("tuned/vocab.txt"), format!("{vocabulary}more\nwords\n")).unwrap();
     for arguments in ["inspect tuned", "eval tuned --task sst2 --data dev.tsv"] {
         let said = fail(home, arguments);
-        assert!(said.contains("the tokenizer has 15 tokens, the model's word embedding 13 rows"), "{said}");
+        assert!(said.contains("the tokenizer has 15 tokens, but the model's word embedding has 13 rows"), "{said}");
     }
 }

@@ -5,6 +5,7 @@ mod command;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use qbert_cli::Verbosity;
 
 /// The Q-BERT paper's tables and figures, on models and data of your own.
 #[derive(Debug, Parser)]
@@ -12,12 +13,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,
-    /// Say nothing but results and errors.
-    #[arg(short, long, global = true)]
-    quiet: bool,
-    /// Say more: kernels and threads, progress every other second, the causes of errors.
-    #[arg(short, long, global = true, conflicts_with = "quiet")]
-    verbose: bool,
+    #[command(flatten)]
+    output: Verbosity,
 }
 
 #[derive(Debug, Subcommand)]
@@ -29,5 +26,5 @@ fn main() -> ExitCode {
     let matches = qbert_cli::matches_of(Arguments::command());
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let Verb::Reproduce(options) = arguments.verb;
-    qbert_cli::execute("qbert-paper", arguments.verbose, || command::run(&options, arguments.quiet))
+    qbert_cli::execute("qbert-paper", arguments.output, || command::run(&options, arguments.output.quiet))
 }

@@ -49,16 +49,16 @@ pub use qbert_runtime::{
 pub mod job {
     pub use qbert_documents::{Speed, StepRecord, Summary};
     pub use qbert_hessian::Stop;
-    pub use qbert_pipeline::run::{
-        Event, Figures, Finished, Job, Silent, Stage, Training, Watch, read_summary, run,
-    };
+    pub use qbert_pipeline::run::{Event, Figures, Finished, Job, Silent, Stage, Training, Watch, read_summary, run};
     pub use qbert_tasks::{Columns, DataSource, Evaluation, Format, LabelSource, Labels, ReadOptions, Task};
     pub use qbert_train::attention_kl::Settings as AttentionSettings;
     pub use qbert_train::landscape::Settings as LandscapeSettings;
     pub use qbert_train::optimizer::OptimizerSettings;
     pub use qbert_train::qat::distill::Distillation;
     pub use qbert_train::qat::student::QatSettings;
-    pub use qbert_train::sensitivity::{Method as EigenvalueMethod, Settings as AnalysisSettings, Step as AnalysisStep};
+    pub use qbert_train::sensitivity::{
+        Method as EigenvalueMethod, Settings as AnalysisSettings, Step as AnalysisStep,
+    };
     pub use qbert_train::trainer::{Settings as TrainingSettings, Watch as TrainingWatch};
 }
 
