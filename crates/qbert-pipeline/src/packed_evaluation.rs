@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qbert_runtime::{Scope, Session, Tokens};
-use qbert_tasks::{DataSource, Features};
+use qbert_tasks::{DataSource, Features, SharedData};
 use qbert_train::evaluate::{BATCH_TOKENS, Evaluated};
 use qbert_train::loading::DataReader;
 
@@ -14,6 +14,20 @@ use crate::Result;
 /// # Errors
 /// A model for another task or with other labels; a problem with the data.
 pub fn evaluate_packed(session: &Session, data: &DataSource, progress: impl FnMut(usize, usize)) -> Result<Evaluated> {
+    evaluate_packed_from(&mut SharedData::default(), session, data, progress)
+}
+
+/// As [`evaluate_packed`], with data that may have been read for a checkpoint. It is encoded again if the tokenizer in the
+/// packed file is not the one it was encoded with.
+///
+/// # Errors
+/// As [`evaluate_packed`].
+pub fn evaluate_packed_from(
+    shared: &mut SharedData,
+    session: &Session,
+    data: &DataSource,
+    progress: impl FnMut(usize, usize),
+) -> Result<Evaluated> {
     let reader = DataReader {
         path: session.model().path(),
         head: session.head(),
@@ -21,7 +35,7 @@ pub fn evaluate_packed(session: &Session, data: &DataSource, progress: impl FnMu
         max_positions: session.config().max_positions,
         tokenizer: session.tokenizer(),
     };
-    let data = Arc::new(reader.read(data)?);
+    let data = Arc::new(reader.read_from(shared, data)?);
     let scores = scores(session, &data.features, progress)?;
     let outputs = data.labels.len();
     Ok(Evaluated::new(data, &scores, outputs)?)

@@ -1,6 +1,7 @@
 //! A data set encoded for a model: batches in, predictions and metrics out.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::batch::Batch;
 use crate::encoded::Encoded;
@@ -10,7 +11,7 @@ use crate::{Error, Labels, Result, Tokenizer};
 /// A data set turned into sequences.
 #[derive(Debug)]
 pub struct Features {
-    dataset: Dataset,
+    dataset: Arc<Dataset>,
     sequences: Vec<Encoded>,
     encoding: Encoding,
 }
@@ -20,7 +21,8 @@ impl Features {
     ///
     /// # Errors
     /// [`Error::MaxLen`] when the length is too small for the kind of task.
-    pub fn new(dataset: Dataset, tokenizer: &Tokenizer, max_len: usize) -> Result<Self> {
+    pub fn new(dataset: impl Into<Arc<Dataset>>, tokenizer: &Tokenizer, max_len: usize) -> Result<Self> {
+        let dataset = dataset.into();
         let (sequences, encoding) = Encoding::new(&dataset, tokenizer, max_len)?;
         Ok(Self { dataset, sequences, encoding })
     }

@@ -127,8 +127,6 @@ pub(crate) trait Examples {
     fn len(&self) -> usize;
     /// The labels, if the kind has any.
     fn labels(&self) -> Option<&Labels>;
-    /// Keeps the first `count` examples.
-    fn truncate(&mut self, count: usize);
     /// Fills in what the kind counts.
     fn count(&self, statistics: &mut DataStatistics);
     /// The lengths of each example in tokens.
@@ -163,14 +161,6 @@ impl Dataset {
         }
     }
 
-    fn examples_mut(&mut self) -> &mut dyn Examples {
-        match self {
-            Self::Classify(data) => data,
-            Self::Ner(data) => data,
-            Self::Qa(data) => data,
-        }
-    }
-
     /// The number of examples (texts, sentences, questions).
     pub fn len(&self) -> usize {
         self.examples().len()
@@ -194,9 +184,14 @@ impl Dataset {
         self.labels().map_or_else(|| Labels::new(["start", "end"]), |labels| Ok(labels.clone()))
     }
 
-    /// Keeps the first `count` examples, in the order of the files.
-    pub fn truncate(&mut self, count: usize) {
-        self.examples_mut().truncate(count);
+    /// A copy of the first `count` examples, in the order of the files. The labels are those of all examples.
+    #[must_use]
+    pub fn first(&self, count: usize) -> Self {
+        match self {
+            Self::Classify(data) => Self::Classify(data.first(count)),
+            Self::Ner(data) => Self::Ner(data.first(count)),
+            Self::Qa(data) => Self::Qa(data.first(count)),
+        }
     }
 
     /// The metric in tables: `accuracy`, or `f1` for entities and answers.

@@ -25,6 +25,7 @@ mod labels;
 pub mod metrics;
 pub mod ner;
 pub mod qa;
+mod shared;
 mod source;
 pub mod stats;
 mod task;
@@ -40,6 +41,7 @@ pub use kinds::{Dataset, Details, Evaluation, InputShape, Kind, Output, Predicti
 pub use labels::Labels;
 pub use ner::{NerData, NerSentence, TagScheme};
 pub use qa::{QaAnswer, QaData, QaExample};
+pub use shared::SharedData;
 pub use source::{DataSource, TaskData};
 pub use stats::DataStatistics;
 pub use task::Task;

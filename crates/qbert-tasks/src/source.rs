@@ -1,11 +1,12 @@
 //! Where a task's data is, and the data itself once it has been read.
 //!
 //! [`DataSource`] is what a user chooses; every job that computes on data has one. [`TaskData`] is what
-//! [`DataSource::load`] makes of it: read and encoded once, and lent to every step that needs it.
+//! [`DataSource::load`] makes of it, read and encoded. [`SharedData`] does so once for all steps of a job.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use crate::{Dataset, Features, LabelSource, Labels, ReadOptions, Result, Task, Tokenizer, read};
+use crate::{Dataset, Features, LabelSource, Labels, ReadOptions, Result, SharedData, Task, Tokenizer, read};
 
 /// A task's data files and how to read them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,13 +55,7 @@ impl DataSource {
     /// # Errors
     /// Any fault of a file, with its line; a maximum length that is too small for the task.
     pub fn load(self, tokenizer: &Tokenizer, limit: Option<usize>) -> Result<TaskData> {
-        let mut dataset = self.dataset()?;
-        if let Some(limit) = limit {
-            dataset.truncate(limit);
-        }
-        let labels = dataset.output_names()?;
-        let features = Features::new(dataset, tokenizer, self.max_len)?;
-        Ok(TaskData { source: self, limit, labels, features })
+        SharedData::default().load(self, tokenizer, limit)
     }
 }
 
@@ -73,6 +68,6 @@ pub struct TaskData {
     pub limit: Option<usize>,
     /// What the outputs of a head for this data are called.
     pub labels: Labels,
-    /// The encoded examples.
-    pub features: Features,
+    /// The encoded examples, shared with everything that was loaded from the same [`SharedData`].
+    pub features: Arc<Features>,
 }

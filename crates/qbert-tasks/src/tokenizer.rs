@@ -283,6 +283,18 @@ impl Tokenizer {
         Some((self.vocabulary_text()?, options))
     }
 
+    /// Whether both split every text into the same pieces, as far as their definitions tell.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        if Arc::ptr_eq(&self.inner, &other.inner) {
+            return true;
+        }
+        match (self.to_vocab(), other.to_vocab()) {
+            (Some(own), Some(other)) => own == other,
+            (None, None) => matches!((self.to_json(), other.to_json()), (Ok(own), Ok(other)) if own == other),
+            _ => false,
+        }
+    }
+
     /// The vocabulary, one token per line; `None` if an id has no token or a token would not survive as a line.
     fn vocabulary_text(&self) -> Option<String> {
         let mut tokens = vec![None; self.vocab_size];

@@ -4,17 +4,18 @@
 //! KL(first ‖ second) of the two models' distributions is averaged over all tokens of a sample of the data.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use qbert_documents::{AttentionKl, LayerDivergence};
 use qbert_kernels::Compute;
-use qbert_tasks::DataSource;
+use qbert_tasks::{DataSource, SharedData};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
 use crate::bert::Activations;
 use crate::error::{Error, Result};
 use crate::fingerprint;
-use crate::loading::Loaded;
+use crate::loading::{Loaded, read_data};
 use crate::qat::Quantization;
 use crate::sensitivity::settings::sample_size;
 use crate::sensitivity::work::Sample;
@@ -74,13 +75,29 @@ impl<'a> Side<'a> {
 }
 
 /// Compares two models; `watch` gets the number of batches that are done, and of all.
+///
+/// # Errors
+/// A setting out of range; models that cannot be compared; any fault of models or data.
 pub fn attention_kl(job: &Job, compute: &Compute, watch: &mut dyn FnMut(usize, usize)) -> Result<AttentionKl> {
+    attention_kl_from(&mut SharedData::default(), job, compute, watch)
+}
+
+/// As [`attention_kl`], with data that may have been read for another step.
+///
+/// # Errors
+/// As [`attention_kl`].
+pub fn attention_kl_from(
+    shared: &mut SharedData,
+    job: &Job,
+    compute: &Compute,
+    watch: &mut dyn FnMut(usize, usize),
+) -> Result<AttentionKl> {
     let settings = &job.settings;
     if !(settings.fraction > 0.0 && settings.fraction <= 1.0) {
         let (name, value) = ("`attention.fraction`", settings.fraction.to_string());
         return Err(Error::Setting { name, value, rule: "it must be above 0 and at most 1" });
     }
-    let open = |model: &Path| Loaded::open(model, &job.data);
+    let mut open = |model: &Path| Loaded::with_data(model, read_data(model, &job.data, shared)?);
     let loaded = [open(&job.first)?, open(&job.second)?];
     let data = fingerprint::data(&loaded[0].data.features)?;
     comparable(job, &loaded, &data)?;
@@ -131,7 +148,8 @@ fn comparable(job: &Job, loaded: &[Loaded; 2], data: &serde_json::Value) -> Resu
             b.0, b.1, a.0, a.1
         ));
     }
-    if fingerprint::data(&loaded[1].data.features)? != *data {
+    let [first_features, second_features] = loaded.each_ref().map(|side| &side.data.features);
+    if !Arc::ptr_eq(first_features, second_features) && fingerprint::data(second_features)? != *data {
         return misfit(format!("it cuts the data into other tokens, or has other labels, than {first_name}"));
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use qbert_kernels::Compute;
 use qbert_model::{Checkpoint, Parameters};
-use qbert_tasks::{DataSource, LabelSource, Labels, Task, TaskData, Tokenizer};
+use qbert_tasks::{DataSource, LabelSource, Labels, SharedData, Task, TaskData, Tokenizer};
 
 use crate::bert::Bert;
 use crate::error::{Error, Result};
@@ -71,6 +71,14 @@ impl TrainingData {
     /// # Errors
     /// Any fault of checkpoint or files; sequences that are too long for the model.
     pub fn read(job: &Finetune, max_dev: Option<usize>) -> Result<Self> {
+        Self::read_from(&mut SharedData::default(), job, max_dev)
+    }
+
+    /// As [`TrainingData::read`], with files that may have been read for another step.
+    ///
+    /// # Errors
+    /// As [`TrainingData::read`].
+    pub fn read_from(shared: &mut SharedData, job: &Finetune, max_dev: Option<usize>) -> Result<Self> {
         job.settings.check()?;
         let checkpoint = Checkpoint::open(&job.model)?;
         let config = checkpoint.config();
@@ -85,12 +93,12 @@ impl TrainingData {
             Some(labels) => job.data.clone().with_labels(labels),
             None => job.data.clone(),
         };
-        let train = source.load(&tokenizer, job.max_train)?;
+        let train = shared.load(source, &tokenizer, job.max_train)?;
         let mut source = train.source.with_files([&job.dev]);
         if train.features.dataset().labels().is_some() {
             source = source.with_labels(LabelSource::Given(train.labels.clone()));
         }
-        let dev = source.load(&tokenizer, max_dev)?;
+        let dev = shared.load(source, &tokenizer, max_dev)?;
         usable(&train.features, &train.source.files, "learn from")?;
         usable(&dev.features, &dev.source.files, "judge by")?;
         Ok(Self { train: Arc::new(train), dev: Arc::new(dev) })

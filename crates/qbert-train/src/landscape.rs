@@ -1,12 +1,13 @@
 //! The loss over the plane of a layer's first two Hessian eigenvectors, all other layers fixed (paper, Fig. 1, 3, 6).
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use qbert_documents::{LayerLandscape, LossLandscapes};
 use qbert_hessian::landscape::{Landscape, landscape, place};
 use qbert_hessian::{Eigenpair, Lanczos, Method as _, Stop};
 use qbert_kernels::Compute;
-use qbert_tasks::DataSource;
+use qbert_tasks::{DataSource, TaskData};
 use serde::{Deserialize, Serialize};
 
 use crate::bert::{Activations, BackwardBuffers, HessianPass, Mode};
@@ -79,7 +80,19 @@ pub type Watch<'a> = &'a mut dyn FnMut(&str, usize, usize);
 /// Computes the landscapes of the requested layers.
 pub fn landscapes(job: &Job, compute: &Compute, watch: Watch<'_>) -> Result<LossLandscapes> {
     job.settings.check()?;
-    let loaded = Loaded::open(&job.model, &job.data)?;
+    landscapes_of(job, &Loaded::open(&job.model, &job.data)?, compute, watch)
+}
+
+/// As [`landscapes`], on data that was read earlier.
+///
+/// # Errors
+/// As [`landscapes`]; data that was not read for this model.
+pub fn landscapes_on(job: &Job, data: Arc<TaskData>, compute: &Compute, watch: Watch<'_>) -> Result<LossLandscapes> {
+    job.settings.check()?;
+    landscapes_of(job, &Loaded::with_data(&job.model, data)?, compute, watch)
+}
+
+fn landscapes_of(job: &Job, loaded: &Loaded, compute: &Compute, watch: Watch<'_>) -> Result<LossLandscapes> {
     let count = loaded.bert.config().layers;
     if let Some(&layer) = job.layers.iter().find(|&&layer| layer >= count) {
         let rule = "the model has fewer layers than that (they are counted from 0)";
@@ -89,7 +102,7 @@ pub fn landscapes(job: &Job, compute: &Compute, watch: Watch<'_>) -> Result<Loss
     let most = settings.max_examples.unwrap_or(loaded.data.features.len());
     let sample = Sample::draw(&loaded.data.features, most, settings.seed, 0)?;
     sample.batches().iter().try_for_each(|(batch, _)| loaded.bert.check(batch))?;
-    let mut plane = Plane { loaded: &loaded, compute, sample: &sample, activations: Activations::for_evaluation() };
+    let mut plane = Plane { loaded, compute, sample: &sample, activations: Activations::for_evaluation() };
     let pairs = plane.directions(&job.layers, settings, watch)?;
     let loss = plane.loss(loaded.weights.values());
     let mut layers = Vec::new();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use qbert_kernels::Compute;
 use qbert_model::{Checkpoint, Head, Parameters};
-use qbert_tasks::{DataSource, Features, LabelSource, Labels, Output, Task, TaskData, Tokenizer};
+use qbert_tasks::{DataSource, Features, LabelSource, Labels, Output, SharedData, Task, TaskData, Tokenizer};
 
 use crate::bert::Bert;
 use crate::error::{Error, Result};
@@ -57,10 +57,18 @@ impl DataReader<'_> {
     /// # Errors
     /// A head for another task or with other labels, sequences that are too long, any fault of the files.
     pub fn read(&self, source: &DataSource) -> Result<TaskData> {
+        self.read_from(&mut SharedData::default(), source)
+    }
+
+    /// As [`DataReader::read`], with files that may have been read for another model.
+    ///
+    /// # Errors
+    /// As [`DataReader::read`].
+    pub fn read_from(&self, shared: &mut SharedData, source: &DataSource) -> Result<TaskData> {
         self.check_source(source)?;
         let own = self.own_labels()?;
         let labels = labels_of_head(source.task, &own, &source.read.labels).map_err(|problem| self.misfit(problem))?;
-        let mut data = source.clone().with_labels(labels).load(self.tokenizer, None)?;
+        let mut data = shared.load(source.clone().with_labels(labels), self.tokenizer, None)?;
         usable(&data.features, &source.files, "compute on")?;
         let outputs = own.len();
         data.labels = data.features.dataset().labels().cloned().unwrap_or(own);
@@ -152,6 +160,26 @@ pub fn check_length(max_len: usize, positions: usize) -> Result<()> {
     Ok(())
 }
 
+/// Reads the data for a checkpoint that has the task's head, as [`Loaded::open`] does, or takes it from `shared`.
+///
+/// # Errors
+/// As [`DataReader::read`]; any fault of the checkpoint's configuration or tokenizer.
+pub fn read_data(model: &Path, source: &DataSource, shared: &mut SharedData) -> Result<Arc<TaskData>> {
+    let checkpoint = Checkpoint::open(model)?;
+    with_reader(model, &checkpoint, |reader| Ok(Arc::new(reader.read_from(shared, source)?)))
+}
+
+fn with_reader<T>(model: &Path, checkpoint: &Checkpoint, read: impl FnOnce(DataReader<'_>) -> Result<T>) -> Result<T> {
+    let tokenizer = Tokenizer::for_model(model, checkpoint.config().vocab_size)?;
+    read(DataReader {
+        path: model,
+        head: checkpoint.head(),
+        labels: &checkpoint.labels(),
+        max_positions: checkpoint.config().max_positions,
+        tokenizer: &tokenizer,
+    })
+}
+
 impl Loaded {
     /// Opens a checkpoint that has the task's head, and reads the files with the labels of that head.
     ///
@@ -171,14 +199,7 @@ impl Loaded {
 
     fn from_checkpoint(model: &Path, data: impl FnOnce(DataReader<'_>) -> Result<Arc<TaskData>>) -> Result<Self> {
         let checkpoint = Checkpoint::open(model)?;
-        let tokenizer = Tokenizer::for_model(model, checkpoint.config().vocab_size)?;
-        let data = data(DataReader {
-            path: model,
-            head: checkpoint.head(),
-            labels: &checkpoint.labels(),
-            max_positions: checkpoint.config().max_positions,
-            tokenizer: &tokenizer,
-        })?;
+        let data = with_reader(model, &checkpoint, data)?;
         let weights = checkpoint.load()?;
         let bert = Bert::new(checkpoint.config(), Arc::clone(weights.layout()))?;
         Ok(Self { bert, weights, data })

@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use qbert_train::sensitivity::{Analysis, FILE, Shard, analyze};
+use qbert_train::loading::read_data;
+use qbert_train::sensitivity::{Analysis, FILE, Shard, analyze_on};
 use serde_json::json;
 
 use super::context::{Context, Step};
@@ -39,8 +40,9 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             out: job.out.clone(),
             resume: true,
         };
+        let data = read_data(&analysis.model, &analysis.data, &mut context.checked.shared)?;
         let watch = &mut *context.watch;
-        analyze(&analysis, context.compute, &mut |step| {
+        analyze_on(&analysis, data, context.compute, &mut |step| {
             watch.analysis(step, &job.analysis);
             if watch.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;

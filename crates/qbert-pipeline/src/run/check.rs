@@ -3,7 +3,7 @@
 
 use qbert_model::{Checkpoint, Head};
 use qbert_quant::GroupSpec;
-use qbert_tasks::{Dataset, Features, LabelSource, Labels, Tokenizer};
+use qbert_tasks::{Dataset, Features, LabelSource, Labels, SharedData, Tokenizer};
 use qbert_train::loading::{check_length, head_for, labels_of_head};
 use serde_json::{Value, json};
 
@@ -27,6 +27,8 @@ pub(super) struct Checked {
     pub(super) examples: [usize; 2],
     /// The labels of all training data, for a new head; `None` for answers.
     pub(super) labels: Option<Labels>,
+    /// The training and dev data, for all stages.
+    pub(super) shared: SharedData,
 }
 
 pub(super) fn check(job: &Job) -> Result<Checked> {
@@ -34,20 +36,21 @@ pub(super) fn check(job: &Job) -> Result<Checked> {
     let checkpoint = Checkpoint::open(&job.directory)?;
     let tokenizer = Tokenizer::for_model(&job.directory, checkpoint.config().vocab_size)?;
     let plan = plan_request(job, &checkpoint)?;
-    let train = job.data.dataset()?;
+    let mut shared = SharedData::default();
+    let train = shared.dataset(&job.data)?;
     let headless = headless(job, &checkpoint, &train)?;
     let mut dev = job.dev_data();
     if let Some(labels) = train.labels() {
         dev = dev.with_labels(LabelSource::Given(labels.clone()));
     }
-    let dev = dev.dataset()?;
+    let dev = shared.dataset(&dev)?;
     let examples = [train.len(), dev.len()];
-    length(job, &checkpoint, &tokenizer, dev)?;
+    length(job, &checkpoint, &tokenizer, &dev)?;
     let labels = train.labels().cloned();
     let model_hash = hashes::model(&job.directory)?;
     let data = DataHashes::of(job)?;
     let identity = identity(job, &model_hash, &data);
-    Ok(Checked { identity, model_hash, data, headless, plan, examples, labels })
+    Ok(Checked { identity, model_hash, data, headless, plan, examples, labels, shared })
 }
 
 fn settings(job: &Job) -> Result<()> {
@@ -72,10 +75,9 @@ fn settings(job: &Job) -> Result<()> {
 }
 
 /// Refuses a length that is too long for the model or too short for the task.
-fn length(job: &Job, checkpoint: &Checkpoint, tokenizer: &Tokenizer, mut dev: Dataset) -> Result<()> {
+fn length(job: &Job, checkpoint: &Checkpoint, tokenizer: &Tokenizer, dev: &Dataset) -> Result<()> {
     check_length(job.data.max_len, checkpoint.config().max_positions)?;
-    dev.truncate(1);
-    Features::new(dev, tokenizer, job.data.max_len)?;
+    Features::new(dev.first(1), tokenizer, job.data.max_len)?;
     Ok(())
 }
 

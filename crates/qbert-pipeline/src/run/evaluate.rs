@@ -1,9 +1,12 @@
 //! The metrics of every model of the run on the dev data: `metrics.json`; the answers that quantization changed:
 //! `changes.json`; the speed of the packed model: `speed.json`.
 
+use std::sync::Arc;
+
 use qbert_documents::{Changes, RunMetrics, StageMetrics, TrainingMetrics};
 use qbert_runtime::{Session, SessionOptions};
-use qbert_train::evaluate::{Evaluate, Evaluated, evaluate};
+use qbert_train::evaluate::{Evaluate, Evaluated, evaluate_on};
+use qbert_train::loading::{Loaded, read_data};
 use serde_json::{Value, json};
 
 use super::context::{Context, Step};
@@ -11,7 +14,7 @@ use super::{
     CHECKPOINT, FINETUNED, Job, METRICS, Stage, changes, damaged_file, hashes, read_document, speed, write_document,
 };
 use crate::error::Result;
-use crate::packed_evaluation::evaluate_packed;
+use crate::packed_evaluation::evaluate_packed_from;
 use crate::packing::FILE_NAME;
 
 /// The answers that changed most.
@@ -56,7 +59,8 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         let (compute, watch) = (context.compute, &mut *context.watch);
         let options = SessionOptions::default().threads(compute.threads().count());
         let session = Session::open(job.path(FILE_NAME), options)?;
-        let packed = evaluate_packed(&session, &job.dev_data(), |done, total| {
+        let shared = &mut context.checked.shared;
+        let packed = evaluate_packed_from(shared, &session, &job.dev_data(), |done, total| {
             watch.progress(done, total, "sequences with the packed model");
         })?;
         let full = context.full_precision()?;
@@ -75,7 +79,8 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             stages,
         };
         if job.speed {
-            write_document(&job.path(speed::FILE), &speed::measure(job, &model, &session, compute)?)?;
+            let loaded = Loaded::with_data(&model, Arc::clone(&full.data))?;
+            write_document(&job.path(speed::FILE), &speed::measure(job, &loaded, &session, compute)?)?;
         }
         let changes = Changes::between(changes::all(full, &packed), KEPT);
         write_document(&job.path(CHANGES), &changes)?;
@@ -85,9 +90,11 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
 
 /// The model in full precision on the dev data.
 pub(super) fn full_precision(context: &mut Context<'_>) -> Result<Evaluated> {
-    let (job, model, watch) = (context.job, context.model(), &mut *context.watch);
+    let model = context.model();
+    let data = read_data(&model, &context.job.dev_data(), &mut context.checked.shared)?;
+    let watch = &mut *context.watch;
     let subject = Evaluate { model: &model, masters: true };
-    Ok(evaluate(subject, &job.dev_data(), context.compute, |done, total| {
+    Ok(evaluate_on(subject, data, context.compute, |done, total| {
         watch.progress(done, total, "sequences in full precision");
     })?)
 }

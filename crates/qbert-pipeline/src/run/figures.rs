@@ -1,8 +1,9 @@
 //! Figures that only the report needs: the loss around the most and the least sensitive layer (`landscape.json`) and how far
 //! attention moved (`attention-kl.json`), as `qbert landscape` and `qbert attention-kl` write them.
 
-use qbert_train::attention_kl::{self, attention_kl};
-use qbert_train::landscape::{self, landscapes};
+use qbert_train::attention_kl::{self, attention_kl_from};
+use qbert_train::landscape::{self, landscapes_on};
+use qbert_train::loading::read_data;
 use qbert_train::sensitivity::{self, FILE as SENSITIVITY};
 use serde_json::json;
 
@@ -36,10 +37,11 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         replaces: &[LANDSCAPE, ATTENTION],
     };
     context.perform(step, |context| {
-        let (compute, watch) = (context.compute, &mut *context.watch);
+        let (compute, watch, shared) = (context.compute, &mut *context.watch, &mut context.checked.shared);
         let around =
             landscape::Job { model: model.clone(), data: job.data.clone(), layers, settings: figures.landscape };
-        match landscapes(&around, compute, &mut |what, done, total| watch.progress(done, total, what)) {
+        let data = read_data(&model, &job.data, shared)?;
+        match landscapes_on(&around, data, compute, &mut |what, done, total| watch.progress(done, total, what)) {
             Ok(found) => write_document(&job.path(LANDSCAPE), &found)?,
             // A layer that the loss does not depend on has no landscape; everything else of the run stands.
             Err(qbert_train::Error::Batch { problem }) => watch.say(&format!("no loss landscape: {problem}")),
@@ -47,7 +49,8 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         }
         let between =
             attention_kl::Job { first: model, second: checkpoint, data: job.dev_data(), settings: figures.attention };
-        let found = attention_kl(&between, compute, &mut |done, total| watch.progress(done, total, "attention"))?;
+        let found =
+            attention_kl_from(shared, &between, compute, &mut |done, total| watch.progress(done, total, "attention"))?;
         write_document(&job.path(ATTENTION), &found)
     })
 }

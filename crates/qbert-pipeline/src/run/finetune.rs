@@ -1,7 +1,7 @@
 //! A head for the task if the model has none: `finetuned/`, as `qbert finetune` writes it.
 
 use qbert_tasks::LabelSource;
-use qbert_train::finetune::{Finetune, finetune};
+use qbert_train::finetune::{Finetune, TrainingData, finetune_on};
 use serde_json::json;
 
 use super::context::{Context, Step};
@@ -44,7 +44,9 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         if let Some(labels) = &context.checked.labels {
             run.data.read.labels = LabelSource::Given(labels.clone());
         }
-        finetune(&run, context.compute, context.watch).map_err(|error| Error::from(error).of_training("finetune"))?;
+        let data = TrainingData::read_from(&mut context.checked.shared, &run, None);
+        data.and_then(|data| finetune_on(&run, data, context.compute, context.watch))
+            .map_err(|error| Error::from(error).of_training("finetune"))?;
         Ok(())
     })
 }

@@ -1,6 +1,7 @@
 //! Quantization-aware training by the plan: `checkpoint/`, as `qbert quantize` writes it.
 
-use qbert_train::qat::run::{Judging, Quantize, quantize_with};
+use qbert_train::finetune::TrainingData;
+use qbert_train::qat::run::{Judging, Quantize, quantize_on};
 use serde_json::json;
 
 use super::context::{Context, Step};
@@ -37,7 +38,8 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         let full = context.full_precision()?.evaluation.clone();
         context.watch.full_precision(&full);
         let judging = Judging { full_precision: Some(full.value), ..Judging::default() };
-        quantize_with(&run, judging, context.compute, context.watch)
+        let data = TrainingData::read_from(&mut context.checked.shared, &run.job, None);
+        data.and_then(|data| quantize_on(&run, data, judging, context.compute, context.watch))
             .map_err(|error| Error::from(error).of_training("quantize"))?;
         Ok(())
     })

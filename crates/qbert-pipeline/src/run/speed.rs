@@ -1,7 +1,6 @@
 //! The speed of the packed model compared with the same model in f32: a few seconds for an impression, not a benchmark like
 //! `qbert bench infer`. Both compute the same batches of the dev data in turns.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use qbert_documents::{BeforeAfter, Document, Header, Speed};
@@ -47,14 +46,13 @@ impl Measured {
     }
 }
 
-/// Measures both models.
-pub(super) fn measure(job: &Job, model: &Path, session: &Session, compute: &Compute) -> Result<Measured> {
-    let loaded = Loaded::open(model, &job.dev_data())?;
+/// Measures both models on the data of the one in full precision.
+pub(super) fn measure(job: &Job, loaded: &Loaded, session: &Session, compute: &Compute) -> Result<Measured> {
     let features = &loaded.data.features;
     let batches = sample(features)?;
     let sequences: usize = batches.iter().map(|batch| batch.offsets.len() - 1).sum();
     let tokens: usize = batches.iter().map(Batch::tokens).sum();
-    let mut engines = Engines { loaded: &loaded, session, compute, activations: Activations::for_evaluation() };
+    let mut engines = Engines { loaded, session, compute, activations: Activations::for_evaluation() };
     let together = engines.best(&batches)?;
     let alone = engines.best(std::slice::from_ref(&middling(features)?))?;
     let per_second = |time: f64| sequences as f64 / time;

@@ -73,6 +73,13 @@ pub struct ClassifyData {
     pub skipped: usize,
 }
 
+impl ClassifyData {
+    pub(crate) fn first(&self, count: usize) -> Self {
+        let examples = self.examples.iter().take(count).cloned().collect();
+        Self { examples, labels: self.labels.clone(), skipped: self.skipped }
+    }
+}
+
 impl Examples for ClassifyData {
     fn len(&self) -> usize {
         self.examples.len()
@@ -80,10 +87,6 @@ impl Examples for ClassifyData {
 
     fn labels(&self) -> Option<&Labels> {
         self.labels.as_ref()
-    }
-
-    fn truncate(&mut self, count: usize) {
-        self.examples.truncate(count);
     }
 
     fn count(&self, statistics: &mut DataStatistics) {

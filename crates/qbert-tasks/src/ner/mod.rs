@@ -75,6 +75,13 @@ pub struct NerData {
     pub documents: usize,
 }
 
+impl NerData {
+    pub(crate) fn first(&self, count: usize) -> Self {
+        let sentences = self.sentences.iter().take(count).cloned().collect();
+        Self { sentences, labels: self.labels.clone(), scheme: self.scheme, documents: self.documents }
+    }
+}
+
 impl Examples for NerData {
     fn len(&self) -> usize {
         self.sentences.len()
@@ -82,10 +89,6 @@ impl Examples for NerData {
 
     fn labels(&self) -> Option<&Labels> {
         self.labels.as_ref()
-    }
-
-    fn truncate(&mut self, count: usize) {
-        self.sentences.truncate(count);
     }
 
     fn count(&self, statistics: &mut DataStatistics) {

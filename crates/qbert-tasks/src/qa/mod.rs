@@ -69,6 +69,13 @@ pub struct QaData {
     pub skipped: usize,
 }
 
+impl QaData {
+    pub(crate) fn first(&self, count: usize) -> Self {
+        let examples = self.examples.iter().take(count).cloned().collect();
+        Self { examples, skipped: self.skipped }
+    }
+}
+
 impl Examples for QaData {
     fn len(&self) -> usize {
         self.examples.len()
@@ -76,10 +83,6 @@ impl Examples for QaData {
 
     fn labels(&self) -> Option<&Labels> {
         None
-    }
-
-    fn truncate(&mut self, count: usize) {
-        self.examples.truncate(count);
     }
 
     fn count(&self, statistics: &mut DataStatistics) {
