@@ -58,14 +58,14 @@ fn sensitivities_become_a_plan() {
     said.push('\n');
     said += &home.run(&format!("plan {TINY} --bits 2,3 --high 1 --reverse"));
     said += &home.run(&format!("plan {TINY} --bits 2,3,4 --high 1,1 --metric mean --json"));
-    said += &home.run(&format!("plan {TINY} --bits 2,3,4 --size 0.0085 --attention-bits 8"));
-    said += &home.run(&format!("plan {TINY} --bits 2,3,4 --budget 0.0065 --out best.toml"));
+    said += &home.run(&format!("plan {TINY} --bits 2,3,4 --size 0.0125 --attention-bits 8"));
+    said += &home.run(&format!("plan {TINY} --bits 2,3,4 --budget 0.0085 --out best.toml"));
     said += &home.run("plan --model model --attention-bits 1 --ffn-bits 2 --groups 4");
     insta::assert_snapshot!(said);
     // A plan that was written is a plan that can be checked.
     assert!(Plan::parse(&plan, "plan.toml").is_ok());
     let (made, checked) = (
-        planned(&home, &format!("{TINY} --bits 2,3,4 --budget 0.0065")),
+        planned(&home, &format!("{TINY} --bits 2,3,4 --budget 0.0085")),
         planned(&home, "--model model --check best.toml"),
     );
     for key in ["bits", "paper_mib", "file_bytes"] {
