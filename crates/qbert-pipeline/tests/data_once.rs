@@ -20,7 +20,7 @@ impl trainer::Watch for Deleting {
 impl Watch for Deleting {
     fn stage(&mut self, _: Stage, event: Event<'_>) {
         if matches!(event, Event::Begins(_)) {
-            self.0.drain(..).for_each(|path| std::fs::remove_file(path).unwrap());
+            self.0.drain(..).for_each(|path| std::fs::remove_file(path).expect("the file is there until now"));
         }
     }
     fn analysis(&mut self, _: sensitivity::Step, _: &sensitivity::Settings) {}
@@ -36,7 +36,8 @@ fn examples() -> PathBuf {
 fn job(home: &Path, task: Task, ending: &str, max_len: usize) -> Job {
     let [train, dev] = ["train", "dev"].map(|name| {
         let to = home.join(name).with_extension(ending);
-        std::fs::copy(examples().join(task.name()).join(name).with_extension(ending), &to).unwrap();
+        std::fs::copy(examples().join(task.name()).join(name).with_extension(ending), &to)
+            .expect("the example has this file");
         to
     });
     let mut data = DataSource { max_len, ..DataSource::new(task, [train]) };
@@ -56,7 +57,8 @@ fn job(home: &Path, task: Task, ending: &str, max_len: usize) -> Job {
 /// Runs every stage and deletes the files when the first one begins.
 fn run_without_files(job: &Job) {
     let files = [job.data.files.clone(), vec![job.dev.clone()]].concat();
-    run(job, &Compute::detect(1).unwrap(), &mut Deleting(files.clone())).unwrap();
+    let compute = Compute::detect(1).expect("kernels for this machine");
+    run(job, &compute, &mut Deleting(files.clone())).expect("no stage needs the files");
     assert!(files.iter().all(|path| !path.exists()), "no stage began");
     for name in ["sensitivity.json", "model.qbert", "metrics.json", "speed.json", "landscape.json", "attention-kl.json"]
     {

@@ -8,7 +8,7 @@ use qbert_tasks::{DataSource, Features, LabelSource, Labels, SharedData, Task, T
 const VOCAB: &[u8] = include_bytes!("data/vocab.txt");
 
 fn tokenizer() -> Tokenizer {
-    Tokenizer::from_vocab("vocab.txt", VOCAB, VocabOptions::default()).unwrap()
+    Tokenizer::from_vocab("vocab.txt", VOCAB, VocabOptions::default()).expect("a good vocabulary")
 }
 
 fn file(name: &str) -> PathBuf {
@@ -24,7 +24,8 @@ fn questions(directory: &Path, count: usize) -> PathBuf {
     };
     let paragraphs: Vec<_> = (0..count).map(paragraph).collect();
     let path = directory.join(format!("questions-{count}.json"));
-    std::fs::write(&path, serde_json::json!({ "data": [{ "paragraphs": paragraphs }] }).to_string()).unwrap();
+    std::fs::write(&path, serde_json::json!({ "data": [{ "paragraphs": paragraphs }] }).to_string())
+        .expect("a directory to write to");
     path
 }
 
@@ -32,7 +33,7 @@ fn assert_same(ours: &Features, theirs: &Features) {
     assert_eq!(ours.dataset(), theirs.dataset());
     assert_eq!(ours.len(), theirs.len());
     let all: Vec<usize> = (0..ours.len()).collect();
-    let [ours, theirs] = [ours, theirs].map(|features| features.batch(&all, true).unwrap());
+    let [ours, theirs] = [ours, theirs].map(|features| features.batch(&all, true).expect("labelled data"));
     assert_eq!((ours.input_ids, ours.segments, ours.offsets), (theirs.input_ids, theirs.segments, theirs.offsets));
     assert_eq!(format!("{:?}", ours.targets), format!("{:?}", theirs.targets));
 }
