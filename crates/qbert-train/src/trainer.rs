@@ -1,7 +1,7 @@
 //! The trainer: epochs over shuffled data, a log line per step, an evaluation after every epoch, the best weights kept, and
 //! a state that survives `kill -9`.
 //!
-//! A run owns its output directory ([`directory`]).
+//! A run owns its output directory (`trainer/directory.rs`).
 
 mod directory;
 mod settings;

@@ -3,7 +3,7 @@
 //! A family says what its tensors and configuration keys are called and which arithmetic it needs. Checkpoints, the
 //! packed file, training and the runtime read this description; none of them knows the name of a tensor.
 //!
-//! To add a family, describe it in a file beside [`bert`] and add it to [`Family::ALL`]. Where it computes something
+//! To add a family, describe it in a file beside `bert.rs` and add it to [`Family::ALL`]. Where it computes something
 //! that no other family does, add a variant to one of the enums here ([`Positions`], [`NormPlacement`],
 //! [`Activation`], [`Pooling`]). They are matched exhaustively, so the compiler then lists every place in training and
 //! the runtime that needs the new arithmetic.
