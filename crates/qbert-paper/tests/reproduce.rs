@@ -411,7 +411,11 @@ fn the_page_explains_drops_by_the_errors_of_the_weights() {
     std::fs::write(&path, other).unwrap();
     let refused = page();
     assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr(&refused).contains("weight-errors-mnli.json: belongs to another model or task"), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("weight-errors-mnli.json: belongs to another model or task"),
+        "{}",
+        stderr(&refused)
+    );
 }
 
 /// A README without marks is named and nothing is written; with marks it has the optimal ranges' figures and no others.
