@@ -26,6 +26,7 @@ impl Multiply for Avx2Pairs {
         self.0.into()
     }
 
+    #[inline(always)]
     fn rows(self, bits: u8) -> usize {
         rows(bits)
     }
@@ -34,7 +35,7 @@ impl Multiply for Avx2Pairs {
         widen(self, bits, packed, cells);
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn multiply(self, tile: &TileAddresses) {
         // SAFETY: passed on from the caller.
         unsafe { multiply(self, tile) }
@@ -106,6 +107,7 @@ fn widen_blocks<const BITS: u8>(packed: &[u8], cells: &mut [u8]) {
 ///
 /// # Safety
 /// As [`TileAddresses`] says; at most [`rows`] rows.
+#[inline(always)]
 unsafe fn multiply(_: Avx2Pairs, tile: &TileAddresses) {
     for half in 0..2 {
         // SAFETY: the proof says that the CPU has AVX2; both halves are inside what the caller promises.

@@ -134,7 +134,8 @@ impl Multiplier {
     ///
     /// # Panics
     /// When the tile has no rows or more than [`Multiplier::rows`], or a slice is too short for it.
-    #[inline]
+    // Inlined, so that the tile and its addresses stay in registers: attention's tiles are small.
+    #[inline(always)]
     pub(super) fn multiply(self, tile: Tile<'_>) {
         let most_rows = self.rows(tile.bits);
         let addresses = tile.checked(most_rows);
