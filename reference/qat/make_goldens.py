@@ -4,7 +4,7 @@
     pip install -r reference/qat/requirements.txt
     python reference/qat/make_goldens.py
 
-This regenerates qbert-train/tests/goldens-qat/ from the tiny checkpoints of qbert-train/tests/goldens/ (README.md beside
+This regenerates crates/qbert-train/tests/goldens-qat/ from the tiny checkpoints of crates/qbert-train/tests/goldens/ (README.md beside
 this file lists what each file holds). It checks first that the model written out here is transformers' own, draws
 batches until no activation lies so near a tie of its quantizer that f32 could round it otherwise than f64, and checks
 gradients of the smooth terms against finite differences. One thread, fixed seeds.

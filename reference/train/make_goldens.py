@@ -4,7 +4,7 @@
     pip install -r reference/train/requirements.txt
     python reference/train/make_goldens.py --minilm "$(qbert fetch minilm)"
 
-That one command regenerates everything under qbert-train/tests/goldens/ (README.md beside this file lists what
+That one command regenerates everything under crates/qbert-train/tests/goldens/ (README.md beside this file lists what
 each file holds), checking as it goes: padded against unpadded runs, gradients and Hessian-vector products
 against finite differences, AdamW against its formulas. It stops at the first check that fails. One thread,
 fixed seeds: with the pinned versions on the same kind of CPU the bytes are the same; elsewhere the last

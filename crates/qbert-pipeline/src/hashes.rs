@@ -39,7 +39,7 @@ pub fn file(path: &Path) -> Result<String> {
 
 /// The sha256 of a text.
 pub fn text(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    hexadecimal(Sha256::new_with_prefix(text))
 }
 
 /// The files of a directory whose names are wanted, in the order of their names.

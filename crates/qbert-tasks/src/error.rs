@@ -335,7 +335,9 @@ impl Error {
             ),
             Error::NoColumn { role, tried, .. } => {
                 let (field, tried) = (column_field(role), tried.join(", "));
-                format!("the first line must hold the column names; set `{field}` to the right one (tried: {tried})")
+                format!(
+                    "the first line must hold the column names; set `read.columns.{field}` to the right one (tried: {tried})"
+                )
             }
             Error::DuplicateColumn { .. } => "rename one of them".to_owned(),
             Error::Quoting { .. } => {
@@ -343,7 +345,7 @@ impl Error {
                     .to_owned()
             }
             Error::UnknownLabel { nearest, .. } => nearest.as_ref().map_or_else(
-                || "fix the file, or set `labels` to the labels of this data".to_owned(),
+                || "fix the file, or set `read.labels` to the labels of this data".to_owned(),
                 |name| format!("did you mean {name:?}?"),
             ),
             Error::MissingLabel { .. } => "add the label, or remove the example".to_owned(),
@@ -351,7 +353,9 @@ impl Error {
                 "the last column must be O, or B- or I- (or E-, S-, L-, U-) followed by the entity type".to_owned()
             }
             Error::BadLabels { .. } => "give each label once, in the order of the model's outputs".to_owned(),
-            Error::UnknownFormat { .. } => "use a name that ends in .tsv, .csv or .jsonl, or set `format`".to_owned(),
+            Error::UnknownFormat { .. } => {
+                "use a name that ends in .tsv, .csv or .jsonl, or set `read.format`".to_owned()
+            }
             Error::Json { .. } => "check that the file is complete and valid JSON".to_owned(),
             Error::JsonLayout { layout, .. } => (*layout).to_owned(),
             Error::AnswerOffset { elsewhere, .. } => elsewhere.map_or_else(

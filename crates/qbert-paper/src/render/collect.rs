@@ -77,7 +77,7 @@ impl Variant {
     fn includes(self, row: &RowResult) -> bool {
         let own = row.settings.treatment;
         let alike = own.ranges() == Some(self.ranges) && own.compensate() == self.compensate;
-        // Every quantized row was judged before training, whoever taught it afterwards.
+        // Every quantized row was evaluated before training, with or without distillation.
         alike && if self.trained { row.last.is_some() && own.distill() == self.distill } else { true }
     }
 }
