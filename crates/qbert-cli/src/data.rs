@@ -11,7 +11,7 @@ use qbert_tasks::{DataStatistics, Task, Tokenizer, read};
 
 use super::reading::Reading;
 use super::table::Table;
-use super::{json, model};
+use super::{model, versioned_json};
 
 /// Read and check data files; count examples, labels and tokens.
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         None => options.reading.max_len_within(usize::MAX)?,
     };
     let found = statistics(&dataset, tokenizer.as_ref(), &QaOptions { max_len, ..QaOptions::default() })?;
-    Ok(if options.json { json(&found) } else { text(task, &found) })
+    Ok(if options.json { versioned_json("qbert-data", &found) } else { text(task, &found) })
 }
 
 fn text(task: Task, found: &DataStatistics) -> String {

@@ -15,7 +15,7 @@ use qbert_train::qat::files::is_quantized;
 use super::progress::Progress;
 use super::reading::Reading;
 use super::table::Table;
-use super::{compute, json, model};
+use super::{compute, model, versioned_json};
 
 /// Evaluate a fine-tuned, quantized or packed model on a data file.
 #[derive(Debug, Args)]
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     if let Some(path) = &options.predictions {
         write_predictions(path, &found)?;
     }
-    Ok(if options.json { json(&found.evaluation) } else { text(&found.evaluation, what) })
+    Ok(if options.json { versioned_json("qbert-evaluation", &found.evaluation) } else { text(&found.evaluation, what) })
 }
 
 /// The evaluation of a checkpoint, and what was evaluated.

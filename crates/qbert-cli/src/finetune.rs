@@ -6,7 +6,7 @@ use qbert_train::finetune::{finetune, recipe};
 
 use super::progress::Progress;
 use super::training::Training;
-use super::{compute, json};
+use super::{compute, versioned_json};
 
 /// Fine-tune a checkpoint on a task; the best epoch's weights are kept.
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let compute = compute(training.threads)?;
     let outcome = finetune(&job, &compute, &mut Progress::new("train", quiet).stoppable())?;
     Ok(if training.json {
-        json(&outcome)
+        versioned_json("qbert-finetune", &outcome)
     } else {
         let (epoch, steps, out) = (outcome.best_epoch, outcome.steps, training.out().display());
         format!("{out}: dev {} {:.2} after epoch {epoch} ({steps} steps)\n", outcome.metric, outcome.best)

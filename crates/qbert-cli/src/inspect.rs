@@ -6,15 +6,16 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use qbert_model::Checkpoint;
-use qbert_model::sizes::file_size;
+use qbert_model::sizes::file_size as weight_bytes;
 use qbert_pipeline::Result;
+use qbert_pipeline::planning::besides_weights;
 use qbert_quant::size::mebibytes;
 use qbert_quant::{BitWidth, GroupSpec, Plan, Precision, RangeMethod};
 use qbert_tasks::Tokenizer;
 
 use super::describe::Described;
-use super::table::{Table, size};
-use super::{inspect_packed, json, model};
+use super::table::{Table, file_size, size};
+use super::{inspect_packed, model, versioned_json};
 
 /// Show what a checkpoint or a packed model holds, and check all of it.
 #[derive(Debug, Args)]
@@ -41,7 +42,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let parameters = checkpoint.load()?;
     let tokenizer = Tokenizer::for_model(&directory, checkpoint.config().vocab_size)?;
     let report = Report::new(&checkpoint, parameters.values().len(), tokenizer.vocab_size())?;
-    Ok(if options.json { json(&report) } else { report.text() })
+    Ok(if options.json { versioned_json("qbert-checkpoint", &report) } else { report.text() })
 }
 
 #[derive(Debug, serde::Serialize)]
@@ -73,12 +74,13 @@ impl Report {
         let layout = checkpoint.layout();
         let shape = config.shape(Some(&layout));
         let groups = GroupSpec::default_for(config.hidden_size.min(config.intermediate_size));
+        let besides = besides_weights(checkpoint.directory(), &shape)?;
         let size = |bits: u8| -> Result<Size> {
             let width = Precision::Bits(BitWidth::new(bits)?);
             let plan = Plan::uniform(config.layers, width, groups, RangeMethod::Mse);
             let paper = shape.paper_size(&plan)?;
             let (paper_total_mib, paper_encoder_mib) = (paper.total(), paper.without_embedding());
-            let file_bytes = file_size(&shape, &plan)?.total();
+            let file_bytes = weight_bytes(&shape, &plan)?.total() + besides;
             Ok(Size { bits, groups, paper_total_mib, paper_encoder_mib, file_bytes })
         };
         Ok(Self {
@@ -104,13 +106,13 @@ impl Report {
         if !self.unused_tensors.is_empty() {
             let _ = writeln!(text, "  not used    {}", self.unused_tensors.join(", "));
         }
-        let mut table = Table::new(["bits", "paper's size", "encoder only", "packed weights", "smaller by"]);
+        let mut table = Table::new(["bits", "paper's size", "encoder only", "packed file", "smaller by"]);
         for at in &self.sizes {
             table.row([
                 at.bits.to_string(),
                 size(at.paper_total_mib),
                 size(at.paper_encoder_mib),
-                size(mebibytes(8 * at.file_bytes)),
+                file_size(at.file_bytes),
                 format!("{:.1}x", self.f32_bytes as f64 / at.file_bytes as f64),
             ]);
         }

@@ -9,8 +9,8 @@ use qbert_pipeline::Result;
 use qbert_quant::{Site, SitePlan};
 
 use super::describe::Described;
-use super::json;
-use super::table::Table;
+use super::table::{Table, beside_f32};
+use super::versioned_json;
 
 #[derive(Debug, serde::Serialize)]
 struct Report {
@@ -46,7 +46,7 @@ pub(super) fn run(path: &Path, as_json: bool) -> Result<String> {
     let model = PackedModel::open(path)?;
     model.verify()?;
     let report = Report::new(&model)?;
-    Ok(if as_json { json(&report) } else { report.text() })
+    Ok(if as_json { versioned_json("qbert-packed-model", &report) } else { report.text() })
 }
 
 impl Report {
@@ -82,10 +82,9 @@ impl Report {
 
     fn text(&self) -> String {
         let mut text = String::new();
-        let (bytes, smaller) = (self.file_bytes, self.f32_bytes as f64 / self.file_bytes as f64);
+        let size = beside_f32(self.file_bytes as u64, self.f32_bytes as u64);
         let _ = writeln!(text, "{}", self.file);
-        let _ =
-            writeln!(text, "  file        {bytes} bytes, {smaller:.1} times smaller than in f32; all checksums match");
+        let _ = writeln!(text, "  file        {size}; all checksums match");
         text += &self.described.lines();
         if !self.task.is_empty() {
             let _ = writeln!(text, "  task        {}", self.task);

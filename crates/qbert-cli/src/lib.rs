@@ -220,6 +220,19 @@ fn kernel_error(error: KernelError) -> Error {
     Error::from(error).about(if is_about_threads { "--threads" } else { "QBERT_KERNELS" })
 }
 
+/// What `--json` prints: a value with the name and the version of its form, and a final line break. The forms are described
+/// in `docs/reference/schemas/`; the version goes up when a field changes its meaning or goes away.
+fn versioned_json(format: &str, value: &impl serde::Serialize) -> String {
+    #[derive(serde::Serialize)]
+    struct Versioned<'a, T> {
+        format: &'a str,
+        version: u32,
+        #[serde(flatten)]
+        value: &'a T,
+    }
+    json(&Versioned { format, version: 1, value })
+}
+
 /// A value as JSON text with a final line break.
 pub fn json(value: &impl serde::Serialize) -> String {
     match serde_json::to_string_pretty(value) {

@@ -13,7 +13,8 @@ use qbert_train::loading::Loaded;
 use qbert_train::qat::files::is_quantized;
 
 use super::reading::Reading;
-use super::{compute, json, model, plan, stop};
+use super::table::beside_f32;
+use super::{compute, model, plan, stop, versioned_json};
 
 /// Pack a checkpoint into one small file for `qbert predict`.
 #[derive(Debug, Args)]
@@ -87,13 +88,11 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let bytes = packing.write(&options.out)?;
     let f32_bytes = 4 * Checkpoint::open(&directory)?.layout().len();
     let packed = Packed { file: options.out.display().to_string(), bytes, f32_bytes };
-    Ok(if options.json { json(&packed) } else { text_of(&packed) })
+    Ok(if options.json { versioned_json("qbert-pack", &packed) } else { text_of(&packed) })
 }
 
 fn text_of(packed: &Packed) -> String {
-    let megabytes = |bytes: f64| bytes / 1e6;
-    let (now, before) = (megabytes(packed.bytes as f64), megabytes(packed.f32_bytes as f64));
-    format!("{}: {now:.2} MB, {:.1} times smaller than {before:.1} MB in f32\n", packed.file, before / now)
+    format!("{}: {}\n", packed.file, beside_f32(packed.bytes, packed.f32_bytes as u64))
 }
 
 /// The plan from the flags; `None` if there is none.

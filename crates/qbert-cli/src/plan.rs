@@ -14,7 +14,7 @@ use qbert_pipeline::{Error, Result};
 
 use self::report::Report;
 use super::progress::Progress;
-use super::{compute, json, model, note};
+use super::{compute, model, note, versioned_json};
 
 /// Make a bit plan, or check one, and show the sizes it gives.
 #[derive(Debug, Args)]
@@ -28,9 +28,9 @@ Examples:
   qbert plan --model tuned --sensitivity sensitivity.json --bits 2,3 --high 3 --out plan.toml
   qbert plan --model tuned --sensitivity sensitivity.json --bits 2,3,4 --budget 15 --out plan.toml
 
-The limit of --size and --budget is on the weights of the packed file, embedding and everything in
-f32 included; that is never less than the size as the paper counts. --budget reads the weights of
-the model; for all else a directory with nothing but config.json is enough.")]
+--size and --budget limit the whole packed file, in MB of 10^6 bytes: weights, embedding, everything
+in f32, tokenizer and header. --budget reads the weights of the model; for all else a directory with
+nothing but config.json is enough, but without a tokenizer its size does not count.")]
 #[command(group = clap::ArgGroup::new("source").required(true).multiple(true))]
 pub(crate) struct Options {
     /// Checkpoint directory, hub id, or `minilm`.
@@ -63,7 +63,7 @@ pub(crate) struct Options {
     /// 8].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]")]
     embedding_bits: Vec<u32>,
-    /// Groups per embedding table [default: 1].
+    /// Groups per embedding table [default: 128, or one per column in a smaller model].
     #[arg(long)]
     embedding_groups: Option<String>,
     /// Let the sensitivities of the layers, measured by `qbert analyze`, choose among --bits.
@@ -73,11 +73,12 @@ pub(crate) struct Options {
     /// number for each higher width: 3,1.
     #[arg(long, value_delimiter = ',', value_name = "N[,N]", help_heading = "Widths from sensitivities")]
     high: Vec<usize>,
-    /// As many of the most sensitive layers get a higher width as fit in this size.
-    #[arg(long, value_name = "MiB", help_heading = "Widths from sensitivities")]
+    /// As many of the most sensitive layers get a higher width as fit in a packed file of this size.
+    #[arg(long, value_name = "MB", help_heading = "Widths from sensitivities")]
     size: Option<f64>,
-    /// The widths with the least sensitivity times squared quantization error in this size.
-    #[arg(long, value_name = "MiB", help_heading = "Widths from sensitivities")]
+    /// The widths with the least sensitivity times squared quantization error in a packed file of
+    /// this size.
+    #[arg(long, value_name = "MB", help_heading = "Widths from sensitivities")]
     budget: Option<f64>,
     /// What shares a width with --budget: a `layer`, a `module` (self-attention or feed-forward) or
     /// a `site` (a matrix) [default: site].
@@ -157,7 +158,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let directory = model::directory(&options.model, quiet)?;
     let shape = planning::shape(&directory)?;
     let new = options.make(&Model { directory: &directory, shape: &shape }, quiet)?;
-    let report = Report::new(&new, &shape)?;
+    let report = Report::new(&new, &shape, &directory)?;
     if let (Some(path), false) = (&options.sensitivity, quiet) {
         let measured = planning::read_sensitivity(path, shape.layers)?;
         if measured.is_of_other_weights(&directory) == Some(true) {
@@ -172,5 +173,5 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
             note(&format!("wrote {}", out.display()));
         }
     }
-    Ok(if options.json { json(&report) } else { report.text(&new.plan) })
+    Ok(if options.json { versioned_json("qbert-plan", &report) } else { report.text(&new.plan) })
 }

@@ -14,7 +14,7 @@ use qbert_train::trainer::Outcome;
 
 use super::progress::Progress;
 use super::training::Training;
-use super::{compute, json, plan, stop};
+use super::{compute, plan, stop, versioned_json};
 
 /// Quantize a fine-tuned checkpoint by a plan, with quantization-aware training.
 #[derive(Debug, Args)]
@@ -119,7 +119,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let outcome = quantize(&job, &compute, &mut Progress::new("quantize", quiet).stoppable())?;
     let packing = Packing::trained(training.out(), job.job.data.task, &stop::command())?;
     packing.write(&training.out().join(packing::FILE_NAME))?;
-    Ok(if training.json { json(&outcome) } else { text(options, &outcome) })
+    Ok(if training.json { versioned_json("qbert-quantize", &outcome) } else { text(options, &outcome) })
 }
 
 fn text(options: &Options, outcome: &Outcome) -> String {

@@ -15,7 +15,7 @@ use qbert_runtime::{Classification, Session, SessionOptions};
 use self::progress::RunProgress;
 use super::reading::limit;
 use super::training::Training;
-use super::{compute, json, model, note, plan, stop};
+use super::{compute, model, note, plan, stop, versioned_json};
 
 /// Fine-tune, analyze, plan, quantize, pack, evaluate and report in one go.
 #[derive(Debug, Args)]
@@ -83,11 +83,11 @@ struct PlanFlags {
     /// This many layers, the most sensitive, get the higher width [default: half of them].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]", conflicts_with_all = ["size", "budget", "own_plan"])]
     high: Vec<usize>,
-    /// As many of the most sensitive layers get a higher width as fit in this size.
-    #[arg(long, value_name = "MiB", conflicts_with_all = ["budget", "own_plan"])]
+    /// As many of the most sensitive layers get a higher width as fit in a packed file of this size.
+    #[arg(long, value_name = "MB", conflicts_with_all = ["budget", "own_plan"])]
     size: Option<f64>,
-    /// The widths with the least sensitivity times squared quantization error in this size.
-    #[arg(long, value_name = "MiB", conflicts_with = "own_plan")]
+    /// The widths with the least sensitivity times squared quantization error in a packed file of this size.
+    #[arg(long, value_name = "MB", conflicts_with = "own_plan")]
     budget: Option<f64>,
     /// Groups per encoder matrix: a number, `head` or `neuron` [default: 128].
     #[arg(long, conflicts_with = "own_plan")]
@@ -148,7 +148,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
             #[serde(skip_serializing_if = "<[Said]>::is_empty")]
             predictions: &'a [Said],
         }
-        return Ok(json(&Printed { finished: &finished, predictions: &said }));
+        return Ok(versioned_json("qbert-run", &Printed { finished: &finished, predictions: &said }));
     }
     Ok(text::end(&finished, &job, &said))
 }

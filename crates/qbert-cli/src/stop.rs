@@ -73,7 +73,7 @@ pub fn command() -> String {
 }
 
 /// A word, quoted for the shell.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()

@@ -58,14 +58,14 @@ fn sensitivities_become_a_plan() {
     said.push('\n');
     said += &home.run(&format!("plan {TINY} --bits 2,3 --high 1 --reverse"));
     said += &home.run(&format!("plan {TINY} --bits 2,3,4 --high 1,1 --metric mean --json"));
-    said += &home.run(&format!("plan {TINY} --bits 2,3,4 --size 0.0125 --attention-bits 8"));
-    said += &home.run(&format!("plan {TINY} --bits 2,3,4 --budget 0.0085 --out best.toml"));
+    said += &home.run(&format!("plan {TINY} --bits 2,3,4 --size 0.033 --attention-bits 8"));
+    said += &home.run(&format!("plan {TINY} --bits 2,3,4 --budget 0.0289 --out best.toml"));
     said += &home.run("plan --model model --attention-bits 1 --ffn-bits 2 --groups 4");
     insta::assert_snapshot!(said);
     // A plan that was written is a plan that can be checked.
     assert!(Plan::parse(&plan, "plan.toml").is_ok());
     let (made, checked) = (
-        planned(&home, &format!("{TINY} --bits 2,3,4 --budget 0.0085")),
+        planned(&home, &format!("{TINY} --bits 2,3,4 --budget 0.0289")),
         planned(&home, "--model model --check best.toml"),
     );
     for key in ["bits", "paper_mib", "file_bytes"] {
@@ -88,10 +88,10 @@ fn as_many_layers_as_the_paper_give_the_papers_sizes() {
         assert_eq!(published["paper_mib"], ours["paper_mib"], "{preset}");
         assert_eq!(published["file_bytes"], ours["file_bytes"], "{preset}");
         // A limit of exactly this size gives exactly this plan.
-        let mib = ours["file_bytes"].as_f64().unwrap() / f64::from(1 << 20);
+        let megabytes = ours["file_bytes"].as_f64().unwrap() / 1e6;
         let arguments = format!("--model bert-base --sensitivity base.json --bits {bits} --size");
-        assert_eq!(planned(&home, &format!("{arguments} {mib}"))["bits"], ours["bits"]);
-        let fewer = planned(&home, &format!("{arguments} {}", mib - 1e-6));
+        assert_eq!(planned(&home, &format!("{arguments} {megabytes}"))["bits"], ours["bits"]);
+        let fewer = planned(&home, &format!("{arguments} {}", megabytes - 1e-6));
         assert_eq!(fewer["origin"]["higher"], serde_json::json!([high - 1]));
     }
     // The six most sensitive layers of the file are those of the paper's plan for SST-2.
@@ -118,19 +118,15 @@ fn a_budget_is_kept_and_freedom_never_costs() {
         let limit = bytes(0) + (bytes(3) - bytes(0)) * step / 8;
         let mut coarser = f64::INFINITY;
         for granularity in ["layer", "module", "site"] {
-            let mib = limit as f64 / f64::from(1 << 20);
-            let plan = planned(
-                &home,
-                &format!("{TINY} --bits 2,3,4,8 --budget {mib} --granularity {granularity} --threads 1"),
-            );
+            let mb = limit as f64 / 1e6;
+            let plan =
+                planned(&home, &format!("{TINY} --bits 2,3,4,8 --budget {mb} --granularity {granularity} --threads 1"));
             assert!(plan["file_bytes"].as_u64().unwrap() <= limit, "{limit} {granularity}");
             let cost = number(&plan["origin"]["predicted_cost"]);
             assert!(cost <= coarser * ROUNDING, "{limit} {granularity}");
             coarser = cost;
-            let threads = planned(
-                &home,
-                &format!("{TINY} --bits 2,3,4,8 --budget {mib} --granularity {granularity} --threads 3"),
-            );
+            let threads =
+                planned(&home, &format!("{TINY} --bits 2,3,4,8 --budget {mb} --granularity {granularity} --threads 3"));
             assert_eq!(plan, threads);
         }
         assert!(coarser <= last * ROUNDING);
@@ -268,6 +264,28 @@ fn wrong_sensitivities_exit_with_2_and_say_where() {
     said += &home.run("plan --model bert-base --sensitivity sensitivity.json --bits 2,3 --high 1");
     assert!(!said.contains("panicked"), "{said}");
     insta::assert_snapshot!(said);
+}
+
+#[test]
+fn a_budget_is_the_size_of_the_file() {
+    let home = home();
+    for budget in [0.0287, 0.0295, 0.031] {
+        home.run(&format!("plan {TINY} --bits 2,3,4,8 --budget {budget} --out plan.toml"));
+        home.run("pack model --plan plan.toml --activation-bits 32 --out model.qbert");
+        let size = std::fs::metadata(home.path("model.qbert")).unwrap().len() as f64 / 1e6;
+        assert!(size <= budget && size > budget - 0.012, "{size} MB for a budget of {budget}");
+        std::fs::remove_file(home.path("model.qbert")).unwrap();
+    }
+}
+
+#[test]
+fn plan_and_pack_group_the_embedding_alike() {
+    let home = home();
+    home.run("plan --model model --bits 4 --out plan.toml");
+    home.run("pack model --plan plan.toml --activation-bits 32 --out by-plan.qbert");
+    home.run("pack model --bits 4 --activation-bits 32 --out by-bits.qbert");
+    let plan = |name: &str| qbert_model::PackedModel::open(&home.path(name)).unwrap().plan().clone();
+    assert_eq!(plan("by-plan.qbert"), plan("by-bits.qbert"));
 }
 
 #[test]

@@ -45,10 +45,10 @@ impl Document for Summary {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct BeforeAfter {
     /// Full precision.
-    #[serde(deserialize_with = "number::one")]
+    #[serde(deserialize_with = "number::one", serialize_with = "number::whole")]
     pub full: f64,
     /// Quantized.
-    #[serde(deserialize_with = "number::one")]
+    #[serde(deserialize_with = "number::one", serialize_with = "number::whole")]
     pub quantized: f64,
 }
 
@@ -92,7 +92,7 @@ pub struct ModelPoint {
     /// Its method; models of one method share a mark.
     pub method: String,
     /// Bytes.
-    #[serde(deserialize_with = "number::one")]
+    #[serde(deserialize_with = "number::one", serialize_with = "number::whole")]
     pub bytes: f64,
     /// The metric.
     #[serde(deserialize_with = "number::one")]

@@ -65,9 +65,28 @@ pub struct Packing {
 
 /// A tokenizer as text.
 #[derive(Debug)]
-enum PackedText {
+pub(crate) enum PackedText {
     Vocabulary(String, String),
     Json(String),
+}
+
+impl PackedText {
+    /// The tokenizer of the checkpoint in a directory, as a packed file holds it.
+    pub(crate) fn of(directory: &Path, vocab_size: usize) -> Result<Self> {
+        let tokenizer = Tokenizer::for_model(directory, vocab_size)?;
+        Ok(match tokenizer.to_vocab() {
+            Some((text, options)) => Self::Vocabulary(text, serde_json::json!(options).to_string()),
+            None => Self::Json(tokenizer.to_json()?),
+        })
+    }
+
+    /// The bytes it takes in the file.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Vocabulary(text, options) => text.len() + options.len(),
+            Self::Json(text) => text.len(),
+        }
+    }
 }
 
 impl Packing {
@@ -123,11 +142,7 @@ impl Packing {
             let layer = |layer| LayerActivations::from_array(std::array::from_fn(|i| ranges.get(layer, learned[i])));
             (0..ranges.layers()).map(layer).collect()
         });
-        let tokenizer = Tokenizer::for_model(checkpoint.directory(), checkpoint.config().vocab_size)?;
-        let tokenizer = match tokenizer.to_vocab() {
-            Some((text, options)) => PackedText::Vocabulary(text, serde_json::json!(options).to_string()),
-            None => PackedText::Json(tokenizer.to_json()?),
-        };
+        let tokenizer = PackedText::of(checkpoint.directory(), checkpoint.config().vocab_size)?;
         let mut packing = Self {
             config: checkpoint.config().clone(),
             parameters,

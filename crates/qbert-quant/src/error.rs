@@ -3,7 +3,6 @@
 //! The message says what is wrong and where; [`Error::hint`] says what to do about it.
 
 use crate::bits::Precision;
-use crate::size::mebibytes;
 use thiserror::Error as ThisError;
 
 /// What is wrong, with the names and numbers that show where.
@@ -208,7 +207,7 @@ pub enum Error {
         layers: usize,
     },
     /// A size limit that even the smallest model exceeds.
-    #[error("nothing fits in {limit} bytes: the smallest possible size is {smallest} bytes ({:.3} MiB)", mebibytes_up(*smallest))]
+    #[error("nothing fits in {limit} bytes: the smallest possible size is {smallest} bytes ({:.3} MB)", megabytes_up(*smallest))]
     OverBudget {
         /// The limit, in bytes.
         limit: u64,
@@ -378,7 +377,7 @@ impl Error {
             ),
             Self::TooManyHigh { layers, .. } => format!("use at most {layers}"),
             Self::OverBudget { smallest, .. } => {
-                format!("allow {:.3} MiB or more, or offer a lower width", mebibytes_up(*smallest))
+                format!("allow {:.3} MB or more, or offer a lower width", megabytes_up(*smallest))
             }
             Self::TooManyStates { .. } => "offer fewer widths, or choose by module or layer".to_owned(),
             Self::Plan { problem, .. } => return problem.hint(),
@@ -427,9 +426,9 @@ fn number_list(widths: &[Precision]) -> String {
     widths.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// MiB rounded up to three places, so that a limit of that size is enough.
-fn mebibytes_up(bytes: u64) -> f64 {
-    (mebibytes(bytes.saturating_mul(8)) * 1000.0).ceil() / 1000.0
+/// MB (10^6 bytes) rounded up to three places, so that a limit of that size is enough.
+fn megabytes_up(bytes: u64) -> f64 {
+    bytes.div_ceil(1000) as f64 / 1000.0
 }
 
 fn did_you_mean(nearest: Option<&str>) -> Option<String> {

@@ -73,7 +73,7 @@ pub(super) fn check(options: &Options) -> Result<()> {
         if let Some(size) = size.filter(|size| !(size.is_finite() && *size > 0.0)) {
             return refuse(
                 format!("{flag}: {size} is not a size"),
-                format!("give a number of MiB, such as {flag} 12.5"),
+                format!("give a number of MB, such as {flag} 12.5"),
             );
         }
     }
@@ -141,7 +141,7 @@ fn sensitivities(options: &Options, given: &Given) -> Result<()> {
     match given.deciding[..] {
         [] => {
             let message = "--sensitivity says which layers come first, but not how far to go";
-            return refuse(message, "add --high N, --size MiB or --budget MiB");
+            return refuse(message, "add --high N, --size MB or --budget MB");
         }
         [one, other, ..] => {
             return refuse(format!("{one} and {other} both decide the widths"), "give one of them");

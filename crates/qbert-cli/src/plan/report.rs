@@ -1,20 +1,20 @@
 //! How a plan is shown: on the terminal and as JSON.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
-use qbert_model::sizes::file_size;
 use qbert_pipeline::Result;
-use qbert_pipeline::planning::{NewPlan, Origin, short};
-use qbert_quant::size::mebibytes;
+use qbert_pipeline::planning::{NewPlan, Origin, short, whole_file};
 use qbert_quant::{LayerPlan, Matrix, ModelShape, Plan, Site};
 
-use super::super::table::{Table, is_small, size};
+use super::super::table::{Table, beside_f32, is_small, size};
 
 /// What `--json` prints.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Report {
     bits: serde_json::Map<String, serde_json::Value>,
     paper_mib: PaperMib,
+    /// The whole packed file, at most.
     file_bytes: u64,
     f32_bytes: u64,
     origin: Origin,
@@ -28,7 +28,7 @@ struct PaperMib {
 }
 
 impl Report {
-    pub(super) fn new(new: &NewPlan, shape: &ModelShape) -> Result<Self> {
+    pub(super) fn new(new: &NewPlan, shape: &ModelShape, directory: &Path) -> Result<Self> {
         let NewPlan { plan, origin } = new;
         let paper = shape.paper_size(plan)?;
         let parameters: usize = shape.tensors.iter().map(|t| t.rows * t.cols + t.companions).sum();
@@ -39,7 +39,7 @@ impl Report {
                 encoder: paper.without_embedding(),
                 embedding: paper.embedding(),
             },
-            file_bytes: file_size(shape, plan)?.total(),
+            file_bytes: whole_file(directory, shape, plan)?,
             f32_bytes: 4 * (parameters + shape.uncounted) as u64,
             origin: origin.clone(),
         })
@@ -60,10 +60,7 @@ impl Report {
         let part = |mib: f64| if is_mixed { size(mib) } else { format!("{mib:.1}") };
         let (total, encoder, embedding) = (size(total), part(encoder), part(embedding));
         let _ = writeln!(text, "size as the paper counts    {total} (encoder {encoder}, embedding {embedding})");
-        let file = size(mebibytes(8 * self.file_bytes));
-        let times = self.f32_bytes as f64 / self.file_bytes as f64;
-        let whole = size(mebibytes(8 * self.f32_bytes));
-        let _ = writeln!(text, "weights in a packed file    {file}, {times:.1} times smaller than {whole} in f32");
+        let _ = writeln!(text, "packed file, at most        {}", beside_f32(self.file_bytes, self.f32_bytes));
         text
     }
 

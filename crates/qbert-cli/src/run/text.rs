@@ -6,6 +6,8 @@ use qbert_pipeline::run::{Finished, Job};
 use qbert_tasks::InputShape;
 
 use super::Said;
+use crate::stop::quoted;
+use crate::table::beside_f32;
 
 /// What the run is about to do.
 pub(super) fn beginning(job: &Job, threads: usize, quick: bool) -> String {
@@ -45,9 +47,7 @@ pub(super) fn end(finished: &Finished, job: &Job, said: &[Said]) -> String {
         line(&summary.metric, format!("{value:.2} ({drop:+.2}; full precision {full:.2}{untrained})"));
     }
     if let Some(size) = summary.file_size {
-        let ratio = size.full / size.quantized;
-        let (small, large) = (size.quantized / 1e6, size.full / 1e6);
-        line("size", format!("{small:.2} MB, {ratio:.1} times smaller than {large:.2} MB in f32"));
+        line("size", beside_f32(size.quantized as u64, size.full as u64));
     }
     if let Some(speed) = &summary.speed {
         let full = speed.full.map(|full| format!(", {:.1} times f32 ({full:.0})", speed.quantized / full));
@@ -66,7 +66,8 @@ pub(super) fn end(finished: &Finished, job: &Job, said: &[Said]) -> String {
 }
 
 fn next(finished: &Finished, job: &Job) -> String {
-    let packed = finished.packed.display();
+    // To be pasted into a shell, whatever the path holds.
+    let packed = quoted(&finished.packed.to_string_lossy());
     let predict = match job.data.task.kind().profile().input {
         InputShape::Text => format!("qbert predict {packed} \"your text\""),
         InputShape::Pair => format!("qbert predict {packed} \"one text\" --text2 \"another\""),

@@ -47,7 +47,8 @@ impl Mixed<'_> {
     fn size_budget(&self, limit: &Limit) -> Result<SizeBudget> {
         let all = file_size(self.model.shape, &self.base)?.total();
         let open = self.open_sites().map(|site| self.bytes(site, self.widths.lowest()));
-        Ok(SizeBudget { limit: limit.bytes, fixed: all - open.sum::<Result<u64>>()? })
+        let fixed = all - open.sum::<Result<u64>>()? + self.model.besides_weights()?;
+        Ok(SizeBudget { limit: limit.bytes, fixed })
     }
 
     /// One width for each layer, in the order of the ranking: for `high` and `size`.
@@ -76,13 +77,13 @@ impl Mixed<'_> {
     }
 
     /// The exact optimum over all widths of all matrices: for `budget`.
-    pub(super) fn by_budget(self, mib: f64, threads: &Threads, watch: Watch<'_>) -> Result<NewPlan> {
+    pub(super) fn by_budget(self, megabytes: f64, threads: &Threads, watch: Watch<'_>) -> Result<NewPlan> {
         let of_budget = |error: qbert_quant::Error| Error::from(error).about("`plan.budget`");
-        let limit = Limit::new(mib);
+        let limit = Limit::new(megabytes);
         let granularity = self.request.granularity.unwrap_or_default();
         let (sites, size_budget) = (self.open_sites().collect::<Vec<Site>>(), self.size_budget(&limit)?);
         // Before the weights are read, which may take a while.
-        self.check_budget(mib)?;
+        self.check_budget(megabytes)?;
         let open = self.price(&sites, threads, watch)?;
         let best = within(&open, &self.widths, granularity, size_budget).map_err(of_budget)?;
         let mut plan = self.base.clone();
@@ -100,9 +101,9 @@ impl Mixed<'_> {
     }
 
     /// Checks that something fits in a budget, without reading the weights.
-    pub(super) fn check_budget(&self, mib: f64) -> Result<()> {
+    pub(super) fn check_budget(&self, megabytes: f64) -> Result<()> {
         let sites: Vec<Site> = self.open_sites().collect();
-        let size_budget = self.size_budget(&Limit::new(mib))?;
+        let size_budget = self.size_budget(&Limit::new(megabytes))?;
         size_budget.check(self.smallest(&sites)?).map_err(|error| Error::from(error).about("`plan.budget`"))
     }
 

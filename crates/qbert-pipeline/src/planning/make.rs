@@ -32,7 +32,7 @@ pub(super) fn make(request: &PlanRequest, model: &Model<'_>, threads: &Threads, 
         .map_err(|error| Error::from(error).about(&format!("`plan.metric` {metric}: {}", path.display())))?;
     let mixed = Mixed { request, model, base, widths, metric, measured, ranking };
     match request.budget {
-        Some(mib) => mixed.by_budget(mib, threads, watch),
+        Some(megabytes) => mixed.by_budget(megabytes, threads, watch),
         None => mixed.by_rank(),
     }
 }
@@ -56,7 +56,7 @@ pub(super) fn check(request: &PlanRequest, model: &Model<'_>) -> Result<()> {
     let mixed = Mixed { request, model, base: plan, widths: widths(request)?, metric, measured, ranking };
     match request.budget {
         None => mixed.by_rank().map(drop),
-        Some(mib) => mixed.check_budget(mib),
+        Some(megabytes) => mixed.check_budget(megabytes),
     }
 }
 
@@ -75,7 +75,7 @@ fn decided(request: &PlanRequest) -> Result<()> {
         }
         (count @ 3.., None) => {
             let message = format!("`plan.bits`: nothing says how many layers get each of {count} widths");
-            refuse(message, "add `plan.high` with a number for each higher width, `plan.size` MiB or `plan.budget` MiB")
+            refuse(message, "add `plan.high` with a number for each higher width, `plan.size` MB or `plan.budget` MB")
         }
         _ if request.embedding_bits.len() > 2 => {
             let message = format!("`plan.embedding_bits`: {} widths", request.embedding_bits.len());
@@ -85,7 +85,7 @@ fn decided(request: &PlanRequest) -> Result<()> {
             let sizes = [("`plan.size`", request.size), ("`plan.budget`", request.budget)];
             let wrong = sizes.into_iter().find(|(_, size)| size.is_some_and(|size| !(size.is_finite() && size > 0.0)));
             match wrong {
-                Some((setting, _)) => refuse(format!("{setting}: not a size"), "give a number of MiB, such as 12.5"),
+                Some((setting, _)) => refuse(format!("{setting}: not a size"), "give a number of MB, such as 12.5"),
                 None => Ok(()),
             }
         }
@@ -128,11 +128,8 @@ fn base(request: &PlanRequest, shape: &ModelShape) -> Result<Plan> {
             plan.site_mut(site)?.bits = own.or(bits).unwrap_or(lowest);
         }
     }
-    let embedding = SitePlan {
-        bits: Precision::Bits(qbert_quant::BitWidth::EIGHT),
-        groups: GroupSpec::Count(1),
-        range: RangeMethod::Mse,
-    };
+    let groups = GroupSpec::Count(GroupSpec::DEFAULT_COUNT);
+    let embedding = SitePlan { bits: Precision::Bits(qbert_quant::BitWidth::EIGHT), groups, range: RangeMethod::Mse };
     details(request, shape, plan.with_embedding(EmbeddingPlan::uniform(embedding)))
 }
 
@@ -147,9 +144,10 @@ fn details(request: &PlanRequest, shape: &ModelShape, mut plan: Plan) -> Result<
         }
     }
     let mut embedding = *plan.embedding();
-    if let Some(groups) = request.embedding_groups {
-        (embedding.word.groups, embedding.position.groups, embedding.token_type.groups) = (groups, groups, groups);
-    }
+    // The columns of a table are grouped, as many in all tables.
+    let columns = shape.tensors.iter().find(|tensor| tensor.site.layer().is_none()).map_or(1, |table| table.cols);
+    let groups = request.embedding_groups.unwrap_or(GroupSpec::default_for(columns));
+    (embedding.word.groups, embedding.position.groups, embedding.token_type.groups) = (groups, groups, groups);
     if let (Some(&word), Some(&rest)) = (request.embedding_bits.first(), request.embedding_bits.last()) {
         let rest = precision("`plan.embedding_bits`", rest)?;
         embedding.word.bits = precision("`plan.embedding_bits`", word)?;

@@ -4,6 +4,7 @@
 //! made. To write a plan yourself, build a [`qbert_quant::Plan`] instead.
 
 mod choose;
+mod file;
 mod make;
 mod origin;
 mod quantization_error;
@@ -17,6 +18,7 @@ use qbert_quant::allocate::budget::Granularity;
 use qbert_quant::{GroupSpec, Metric, ModelShape, Plan, RangeMethod};
 use serde::Serialize;
 
+pub use file::{besides_weights, whole_file};
 pub use origin::{By, Cost, Limit, Origin, Ranked, Sensitive, UniformCost, short};
 pub use quantization_error::{SiteError, Trial, plan_errors, quantization_errors};
 pub use sensitivity::{Measured, read as read_sensitivity};
@@ -24,7 +26,7 @@ pub use sensitivity::{Measured, read as read_sensitivity};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What a plan should be like. The defaults are 128 groups (one per neuron in a smaller model), `mse` ranges, 8-bit
-/// embeddings in one group and 8-bit activations.
+/// embeddings in as many groups and 8-bit activations.
 ///
 /// Errors call its fields `plan.bits`, `plan.high` and so on.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -50,9 +52,9 @@ pub struct PlanRequest {
     pub sensitivity: Option<PathBuf>,
     /// How many layers get each higher width.
     pub high: Vec<usize>,
-    /// MiB that a plan by rank may take.
+    /// MB (10^6 bytes) that the packed file of a plan by rank may take.
     pub size: Option<f64>,
-    /// MiB that the best plan may take.
+    /// MB (10^6 bytes) that the packed file of the best plan may take.
     pub budget: Option<f64>,
     /// What shares a width within a budget.
     pub granularity: Option<Granularity>,
@@ -65,10 +67,17 @@ pub struct PlanRequest {
 /// The model a plan is for.
 #[derive(Debug, Clone, Copy)]
 pub struct Model<'data> {
-    /// Its directory. Only a budget reads the weights.
+    /// Its directory. A size limit reads the tokenizer, a budget the weights, too.
     pub directory: &'data Path,
     /// Its shape.
     pub shape: &'data ModelShape,
+}
+
+impl Model<'_> {
+    /// See [`besides_weights`].
+    fn besides_weights(&self) -> Result<u64> {
+        besides_weights(self.directory, self.shape)
+    }
 }
 
 /// A plan and how it was made.

@@ -85,20 +85,20 @@ pub struct Ranked {
     pub measured: LayerSensitivity,
 }
 
-/// A size limit on the weights of the packed file.
+/// A size limit on the packed file.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Limit {
     /// As it was given.
-    pub mib: f64,
+    pub megabytes: f64,
     /// In bytes.
     pub bytes: u64,
 }
 
 impl Limit {
-    /// A limit in MiB.
-    pub fn new(mib: f64) -> Self {
+    /// A limit in MB of 10^6 bytes, as file managers and download pages count.
+    pub fn new(megabytes: f64) -> Self {
         // A float too large for the number of bytes becomes the largest: no limit at all.
-        Self { mib, bytes: (mib * f64::from(1 << 20)) as u64 }
+        Self { megabytes, bytes: (megabytes * 1e6) as u64 }
     }
 }
 
@@ -156,7 +156,7 @@ impl Sensitive {
     }
 
     fn decision(&self) -> String {
-        let limit = self.limit.as_ref().map(|limit| format!(" within {} MiB", limit.mib)).unwrap_or_default();
+        let limit = self.limit.as_ref().map(|limit| format!(" within {} MB", limit.megabytes)).unwrap_or_default();
         if let Some(cost) = &self.cost {
             let whose = match cost.granularity {
                 Granularity::Layer => "layer",

@@ -199,7 +199,10 @@ fn paper_size(packed: &PackedModel) -> Result<BeforeAfter> {
     let layout = packed.layout();
     let shape = packed.config().shape(Some(layout));
     let all = Plan::uniform(shape.layers, Precision::Full, GroupSpec::Count(1), RangeMethod::MinMax);
-    let bytes = |plan: &Plan| Ok::<f64, crate::Error>(shape.paper_size(plan)?.total() * f64::from(1 << 20));
+    let bytes = |plan: &Plan| {
+        let size = shape.paper_size(plan)?;
+        Ok::<f64, crate::Error>((size.encoder_bits + size.embedding_bits).div_ceil(8) as f64)
+    };
     Ok(BeforeAfter { full: bytes(&all)?, quantized: bytes(packed.plan())? })
 }
 

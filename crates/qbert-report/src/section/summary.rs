@@ -50,6 +50,11 @@ fn times(ratio: f64) -> String {
     format!("{}×", significant(ratio, if ratio >= 100.0 { 3 } else { 2 }))
 }
 
+/// A compression in words; a tiny model's header and tokenizer outweigh what its weights lose.
+fn size_ratio(ratio: f64) -> String {
+    if ratio >= 1.0 { format!("{} smaller", times(ratio)) } else { format!("{} larger", times(1.0 / ratio)) }
+}
+
 /// The outcome in one sentence.
 pub(crate) fn headline(report: &Report) -> Option<String> {
     let summary = report.summary.as_ref()?;
@@ -69,7 +74,7 @@ pub(crate) fn headline(report: &Report) -> Option<String> {
         (None, None) => return None,
     };
     let smaller = summary.file_size.or(summary.paper_size).and_then(compression);
-    let size = smaller.map(|ratio| format!("{} smaller", times(ratio)));
+    let size = smaller.map(size_ratio);
     let speed = speedup(summary).map(|ratio| format!("{} as fast", times(ratio)));
     let more: Vec<String> = size.into_iter().chain(speed).collect();
     if !more.is_empty() {
@@ -106,7 +111,7 @@ fn tiles(summary: &Summary) -> Vec<Tile> {
     }
     for (size, label) in [(summary.file_size, "file"), (summary.paper_size, "paper’s size")] {
         let Some(size) = size else { continue };
-        let ratio = compression(size).map(|ratio| format!("{} smaller than {}", times(ratio), bytes(size.full)));
+        let ratio = compression(size).map(|ratio| format!("{} than {}", size_ratio(ratio), bytes(size.full)));
         add(label, bytes(size.quantized), ratio.unwrap_or_default(), Tone::Plain);
     }
     if let Some(speed) = &summary.speed {
