@@ -3,12 +3,14 @@
 //! The library part is for the other commands of this workspace, which share its flags, progress bars and exit codes.
 //!
 //! A verb takes its options and returns what goes to stdout as text; everything else (progress, errors, hints) goes to
-//! stderr. Exit codes: 0 done, 1 the machine failed, 2 the input is wrong, 130 interrupted. A closed pipe is no error.
+//! stderr. Exit codes: 0 done, 1 the machine failed, 2 the input is wrong, 3 a limit that
+//! the user set is missed, 130 interrupted. A closed pipe is no error.
 
 mod analyze;
 mod assets;
 mod attention_kl;
 mod bench;
+mod compare;
 mod completions;
 mod data;
 mod describe;
@@ -33,6 +35,7 @@ pub mod stop;
 pub mod table;
 mod training;
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,11 +55,12 @@ Examples:
   qbert finetune --model minilm --task sst2 --train train.tsv --dev dev.tsv --out tuned
   qbert quantize --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --out small
   qbert eval tuned --task sst2 --data dev.tsv
+  qbert compare tuned small/model.qbert --task sst2 --data dev.tsv
   qbert predict small/model.qbert \"a film to remember\"   ask the packed model
   qbert analyze --model tuned --task sst2 --data train.tsv --out analysis
 
-Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 wrong input,
-130 interrupted (Ctrl-C; what is done is kept, and the hint says how to continue).
+Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 wrong input, 3 a limit
+that you set is missed (`compare`), 130 interrupted (Ctrl-C; what is done is kept, and the hint says how to continue).
 Colours appear only on a terminal, and never if NO_COLOR is set.";
 
 /// Quantize BERT models for ordinary CPUs with the method of the Q-BERT paper.
@@ -92,6 +96,7 @@ enum Verb {
     Pack(pack::Options),
     Predict(predict::Options),
     Eval(eval::Options),
+    Compare(compare::Options),
     Analyze(analyze::Options),
     Landscape(landscape::Options),
     AttentionKl(attention_kl::Options),
@@ -136,6 +141,7 @@ fn run_verb(verb: Verb, quiet: bool) -> Result<String> {
         Verb::Pack(options) => pack::run(&options, quiet),
         Verb::Predict(options) => predict::run(&options, quiet),
         Verb::Eval(options) => eval::run(&options, quiet),
+        Verb::Compare(options) => compare::run(&options, quiet),
         Verb::Analyze(options) => analyze::run(&options, quiet),
         Verb::Landscape(options) => landscape::run(&options, quiet),
         Verb::AttentionKl(options) => attention_kl::run(&options, quiet),
@@ -148,7 +154,7 @@ fn run_verb(verb: Verb, quiet: bool) -> Result<String> {
 /// Prints to stdout. A closed pipe is not an error: the reader has seen enough.
 fn print(output: &str) -> ExitCode {
     let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(output.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(printable(output).as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             complain_text(&format!("cannot write to stdout: {error}"), None);
             ExitCode::FAILURE
@@ -171,6 +177,7 @@ fn complain(error: &Error) -> ExitCode {
     }
     match error.kind() {
         ErrorKind::BadInput => ExitCode::from(2),
+        ErrorKind::MissedLimit => ExitCode::from(3),
         ErrorKind::Interrupted => ExitCode::from(stop::EXIT_CODE),
         _ => ExitCode::FAILURE,
     }
@@ -178,8 +185,8 @@ fn complain(error: &Error) -> ExitCode {
 
 fn complain_text(message: &str, hint: Option<&str>) {
     let (error, hint_word) = (painted("error:", "1;31"), painted("hint:", "1;36"));
-    let hint = hint.map(|hint| format!("\n{hint_word} {hint}")).unwrap_or_default();
-    note(&format!("{error} {message}{hint}"));
+    let hint = hint.map(|hint| format!("\n{hint_word} {}", printable(hint))).unwrap_or_default();
+    to_stderr(&format!("{error} {}{hint}", printable(message)));
 }
 
 /// Text in a colour if stderr is a terminal that shows colours and `NO_COLOR` is not set.
@@ -199,9 +206,36 @@ fn is_verbose() -> bool {
     VERBOSE.load(Ordering::Relaxed)
 }
 
-/// Prints a line to stderr. If that fails, there is nobody left to tell.
+/// Prints a line to stderr.
 pub fn note(text: &str) {
+    to_stderr(&printable(text));
+}
+
+/// If this fails, there is nobody left to tell.
+fn to_stderr(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Text that does nothing to a terminal but appear on it. Labels, paths and provenance come from files that anybody may have
+/// made: a control character among them could clear the screen or fake a line. Each becomes its JSON escape (`\u001b`), so
+/// that JSON stays the same JSON.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    let acts = |c: char| {
+        let turns_round = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        (c.is_control() && c != '\n' && c != '\t') || turns_round
+    };
+    if !text.contains(acts) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        if acts(c) {
+            safe += &format!("\\u{:04x}", u32::from(c));
+        } else {
+            safe.push(c);
+        }
+    }
+    Cow::Owned(safe)
 }
 
 /// The threads and kernels to compute with: the given number of threads, or one per core.
@@ -239,5 +273,20 @@ pub fn json(value: &impl serde::Serialize) -> String {
         Ok(text) => text + "\n",
         // Maps with text keys and plain numbers always serialize.
         Err(error) => format!("{{\"error\": \"{error}\"}}\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn escape_sequences_never_reach_the_terminal() {
+        assert_eq!(printable("ok\t\nü 字"), "ok\t\nü 字");
+        assert_eq!(printable("a\u{1b}[2Jb\r\u{9b}m\u{7}"), "a\\u001b[2Jb\\u000d\\u009bm\\u0007");
+        assert_eq!(printable("ab\u{202e}dc"), "ab\\u202edc");
+        let json = serde_json::json!({ "label": "\u{9b}31m\u{1b}" }).to_string();
+        let back: serde_json::Value = serde_json::from_str(&printable(&json)).unwrap_or_default();
+        assert_eq!(back["label"], "\u{9b}31m\u{1b}");
     }
 }

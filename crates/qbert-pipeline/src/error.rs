@@ -18,6 +18,8 @@ pub enum ErrorKind {
     Environment,
     /// The user stopped it; what is done is kept. Exit code 130.
     Interrupted,
+    /// Everything went well, but the result misses a limit that the user set. Exit code 3.
+    MissedLimit,
 }
 
 /// Anything that can go wrong in qbert.

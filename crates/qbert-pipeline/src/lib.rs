@@ -1,8 +1,10 @@
 //! The job from a checkpoint and data to a packed model and a report ([`run`]), and the steps that need more than one of the
-//! crates below: planning, packing, and evaluating a packed file.
+//! crates below: planning, packing, evaluating a packed file, and comparing two models.
 //!
 //! For a single step of training or analysis, call `qbert_train`.
 
+mod changes;
+pub mod comparison;
 mod error;
 pub mod hashes;
 pub mod packed_evaluation;

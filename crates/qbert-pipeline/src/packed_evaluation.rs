@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qbert_runtime::{Scope, Session, Tokens};
-use qbert_tasks::{DataSource, Features, SharedData};
+use qbert_tasks::{DataSource, Features, SharedData, TaskData};
 use qbert_train::evaluate::{BATCH_TOKENS, Evaluated};
 use qbert_train::loading::DataReader;
 
@@ -28,6 +28,14 @@ pub fn evaluate_packed_from(
     data: &DataSource,
     progress: impl FnMut(usize, usize),
 ) -> Result<Evaluated> {
+    let data = data_for(shared, session, data)?;
+    let scores = scores(session, &data.features, progress)?;
+    let outputs = data.labels.len();
+    Ok(Evaluated::new(data, &scores, outputs)?)
+}
+
+/// Data read and encoded for a packed model.
+pub(crate) fn data_for(shared: &mut SharedData, session: &Session, data: &DataSource) -> Result<Arc<TaskData>> {
     let reader = DataReader {
         path: session.model().path(),
         head: session.head(),
@@ -35,10 +43,7 @@ pub fn evaluate_packed_from(
         max_positions: session.config().max_positions,
         tokenizer: session.tokenizer(),
     };
-    let data = Arc::new(reader.read_from(shared, data)?);
-    let scores = scores(session, &data.features, progress)?;
-    let outputs = data.labels.len();
-    Ok(Evaluated::new(data, &scores, outputs)?)
+    Ok(Arc::new(reader.read_from(shared, data)?))
 }
 
 /// The scores of every sequence, in the order of the features: one row of labels, or one row per token.

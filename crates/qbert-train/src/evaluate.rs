@@ -92,20 +92,33 @@ pub fn evaluate_on<'a>(
 }
 
 fn evaluate_loaded(
-    Evaluate { model, masters }: Evaluate<'_>,
+    model: Evaluate<'_>,
     loaded: Loaded,
     compute: &Compute,
-    mut progress: impl FnMut(usize, usize),
+    progress: impl FnMut(usize, usize),
 ) -> Result<Evaluated> {
+    let scores = scores_of(model, &loaded, compute, progress)?;
+    Evaluated::new(Arc::clone(&loaded.data), &scores, loaded.bert.outputs())
+}
+
+/// The scores of a checkpoint for every sequence of the data it was loaded with, as [`evaluate`] decodes them.
+///
+/// # Errors
+/// Ranges of a quantized checkpoint that are damaged or belong to another model.
+pub fn scores_of(
+    Evaluate { model, masters }: Evaluate<'_>,
+    loaded: &Loaded,
+    compute: &Compute,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Vec<Vec<f32>>> {
     let features = &loaded.data.features;
     let (total, mut done) = (features.len(), 0);
     let quantization = if masters { None } else { loaded.as_quantized(model, compute)? };
     let weights = loaded.model_weights(quantization.as_ref());
-    let scores = scores_with(&loaded.bert, compute, weights, features, |count| {
+    scores_with(&loaded.bert, compute, weights, features, |count| {
         done += count;
         progress(done, total);
-    })?;
-    Evaluated::new(Arc::clone(&loaded.data), &scores, loaded.bert.outputs())
+    })
 }
 
 /// Computes the scores of every sequence, in the order of `features`: one row of labels, or one row per token.

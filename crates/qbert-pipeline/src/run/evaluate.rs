@@ -10,9 +10,7 @@ use qbert_train::loading::{Loaded, read_data};
 use serde_json::{Value, json};
 
 use super::context::{Context, Step};
-use super::{
-    CHECKPOINT, FINETUNED, Job, METRICS, Stage, changes, damaged_file, hashes, read_document, speed, write_document,
-};
+use super::{CHECKPOINT, FINETUNED, Job, METRICS, Stage, damaged_file, hashes, read_document, speed, write_document};
 use crate::error::Result;
 use crate::packed_evaluation::evaluate_packed_from;
 use crate::packing::FILE_NAME;
@@ -82,7 +80,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             let loaded = Loaded::with_data(&model, Arc::clone(&full.data))?;
             write_document(&job.path(speed::FILE), &speed::measure(job, &loaded, &session, compute)?)?;
         }
-        let changes = Changes::between(changes::all(full, &packed), KEPT);
+        let changes = Changes::between(crate::changes::all(&full.data, &full.predictions, &packed.predictions), KEPT);
         write_document(&job.path(CHANGES), &changes)?;
         write_document(&job.path(METRICS), &metrics)
     })

@@ -11,7 +11,6 @@
 
 mod analyze;
 mod card;
-mod changes;
 mod check;
 mod context;
 mod evaluate;

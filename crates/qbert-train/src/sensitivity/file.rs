@@ -43,7 +43,7 @@ pub(super) fn sum_up(
     let halves = [0..settings.runs / 2, settings.runs / 2..settings.runs]
         .map(|half| layers.iter().map(|layer| omega(&layer.eigenvalues[half.clone()])).collect::<Vec<_>>());
     let agreement_of_halves = (settings.runs >= 4).then(|| rank_correlation(&halves[0], &halves[1])).flatten();
-    let warnings = warnings(&layers, settings);
+    let warnings = warnings(&layers, settings, &Evidence::of(&runs));
     let (ranking, settings) = (ranking(&all), serde_json::json!(settings));
     Sensitivity { subject, settings, layers, ranking, agreement_of_halves, runs, warnings }
 }
@@ -139,23 +139,61 @@ pub fn rank_correlation(first: &[f64], second: &[f64]) -> Option<f64> {
 /// the runs, it is worth a word.
 const LARGE_NEGATIVE: f64 = 0.5;
 
-fn warnings(layers: &[AnalyzedLayer], settings: Settings) -> Vec<String> {
+/// With fewer runs, or fewer sequences in a run, negative curvature is no proof: the loss of a small sample sits in a few
+/// wrong answers, and these have negative curvature at the best of minima.
+const TELLING_RUNS: usize = 5;
+const TELLING_EXAMPLES: usize = 256;
+
+/// How much an analysis has looked at.
+struct Evidence {
+    runs: usize,
+    /// In the smallest run.
+    examples: usize,
+}
+
+impl Evidence {
+    fn of(runs: &[AnalysisRun]) -> Self {
+        Self { runs: runs.len(), examples: runs.iter().map(|run| run.examples).min().unwrap_or(0) }
+    }
+
+    fn is_telling(&self) -> bool {
+        self.runs >= TELLING_RUNS && self.examples >= TELLING_EXAMPLES
+    }
+}
+
+impl std::fmt::Display for Evidence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let word = |count: usize, one: &'static str, many: &'static str| if count == 1 { one } else { many };
+        let (runs, examples) = (self.runs, self.examples);
+        let (run, sequence) = (word(runs, "run", "runs"), word(examples, "sequence", "sequences"));
+        write!(f, "{runs} {run} of {examples} {sequence}")
+    }
+}
+
+fn warnings(layers: &[AnalyzedLayer], settings: Settings, evidence: &Evidence) -> Vec<String> {
     let mut warnings = Vec::new();
     let negative: Vec<String> = layers.iter().filter_map(negative_curvature).collect();
-    if !negative.is_empty() {
+    if negative.is_empty() {
+        warnings.extend(unclear_curvature(layers, evidence));
+    } else if evidence.is_telling() {
         warnings.push(format!(
-            "the checkpoint has not converged: {}. Along such a direction the loss still falls, so the model sits on a \
-             slope and not in a valley; quantization pushes it off, and more accuracy is lost than the plan lets expect \
-             (the paper's SQuAD case). Fine-tune it longer, or at a lower rate towards the end, and analyze again",
+            "the checkpoint does not seem to have converged: {}. Along such a direction the loss still falls, so the model \
+             sits on a slope and not in a valley; quantization pushes it off, and more accuracy is lost than the plan lets \
+             expect (the paper's SQuAD case). Fine-tune it longer, or at a lower rate towards the end, and analyze again",
             negative.join("; ")
         ));
     } else {
-        warnings.extend(unclear_curvature(layers));
+        warnings.push(format!(
+            "{}. That may mean that the checkpoint has not converged, but {evidence} are too few to tell: small samples \
+             often have negative curvature where there is none on average. To find out, analyze {TELLING_RUNS} or more runs \
+             of at least {TELLING_EXAMPLES} sequences",
+            negative.join("; ")
+        ));
     }
     let unsettled: Vec<usize> = layers.iter().filter(|l| l.converged < l.eigenvalues.len()).map(|l| l.layer).collect();
     if !unsettled.is_empty() {
         warnings.push(format!(
-            "the iteration limit of {} was reached before the tolerance of {} in layers {unsettled:?}: raise --iterations",
+            "the iteration limit of {} was reached before the tolerance of {} in layers {unsettled:?}: allow more iterations",
             settings.stop.iterations, settings.stop.tolerance
         ));
     }
@@ -166,8 +204,7 @@ fn count_negative(layer: &AnalyzedLayer) -> usize {
     layer.eigenvalues.iter().filter(|&&value| value < 0.0).count()
 }
 
-/// A layer on a slope: half of the runs say so. A single small sample whose loss sits in a few wrong answers can have a
-/// negative eigenvalue at the best of minima.
+/// A layer on a slope: half of the runs say so.
 fn negative_curvature(layer: &AnalyzedLayer) -> Option<String> {
     let (index, runs, dominant) = (layer.layer, layer.eigenvalues.len(), count_negative(layer));
     (dominant > 0 && 2 * dominant >= runs).then(|| {
@@ -179,17 +216,21 @@ fn negative_curvature(layer: &AnalyzedLayer) -> Option<String> {
 }
 
 /// Layers that are neither clearly on a slope nor clearly in a valley.
-fn unclear_curvature(layers: &[AnalyzedLayer]) -> Option<String> {
+fn unclear_curvature(layers: &[AnalyzedLayer], evidence: &Evidence) -> Option<String> {
     let large = |layer: &AnalyzedLayer| moments(&layer.lowest).0 < -LARGE_NEGATIVE * layer.mean;
     let unclear = layers.iter().filter(|layer| count_negative(layer) > 0 || large(layer));
     let unclear: Vec<usize> = unclear.map(|layer| layer.layer).collect();
     let negative: usize = layers.iter().map(count_negative).sum();
     let all: usize = layers.iter().map(|layer| layer.eigenvalues.len()).sum();
+    let meaning = if evidence.is_telling() {
+        "Such layers may lose more accuracy than the plan lets expect".to_owned()
+    } else {
+        format!("With {evidence} that is most likely noise; larger samples would tell")
+    };
     (!unclear.is_empty()).then(|| {
         format!(
             "layers {unclear:?} have negative curvature beside the positive: it is the larger one in {negative} of {all} \
-             runs and layers, in no layer in half of the runs. In small samples that can be noise. If larger ones \
-             (--max-examples) show it too, the checkpoint has not converged"
+             runs and layers, in no layer in half of the runs. {meaning}"
         )
     })
 }

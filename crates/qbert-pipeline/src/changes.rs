@@ -1,13 +1,12 @@
-//! The answers of two models to the same data, side by side.
+//! The answers of two models to the same data, side by side; both number their labels as the data does.
 
 use qbert_documents::{Answer, Change};
-use qbert_tasks::{Dataset, Labels};
-use qbert_train::evaluate::{Evaluated, Predictions};
+use qbert_tasks::{Dataset, Labels, Predictions, TaskData};
 
 /// Every example with both answers, in the order of the data.
-pub(super) fn all(before: &Evaluated, after: &Evaluated) -> Vec<Change> {
-    let labels = &before.data.labels;
-    match (before.data.features.dataset(), &before.predictions, &after.predictions) {
+pub(crate) fn all(data: &TaskData, before: &Predictions, after: &Predictions) -> Vec<Change> {
+    let labels = &data.labels;
+    match (data.features.dataset(), before, after) {
         (Dataset::Classify(data), Predictions::Labels(before), Predictions::Labels(after)) => {
             let answer = |(label, confidence): (usize, f64)| Answer {
                 label: name(labels, label).to_owned(),
