@@ -52,6 +52,12 @@ pub(crate) struct Options {
     /// Do not measure the speed; then every run writes the same bytes.
     #[arg(long, help_heading = "Run")]
     no_speed: bool,
+    /// Licence for the model card, such as apache-2.0 [default: the original model's, if its card says].
+    #[arg(long, value_name = "ID", help_heading = "Run")]
+    license: Option<String>,
+    /// Languages for the model card: en,de [default: the original model's, if its card says].
+    #[arg(long, value_delimiter = ',', value_name = "CODE[,CODE]", help_heading = "Run")]
+    language: Vec<String>,
     #[command(flatten)]
     analysis: AnalysisFlags,
     #[command(flatten)]
@@ -228,6 +234,8 @@ impl Options {
         job.own_plan.clone_from(&self.plan.own);
         job.always_finetune = self.finetune;
         job.speed = !self.no_speed;
+        job.license.clone_from(&self.license);
+        job.languages.clone_from(&self.language);
         if self.no_figures {
             job.figures = None;
         }

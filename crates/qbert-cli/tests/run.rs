@@ -249,12 +249,15 @@ fn a_model_with_the_tasks_head_is_not_finetuned_and_one_width_needs_no_analysis(
         std::fs::read_to_string(home.join("train.tsv")).unwrap().replace("\t0", "\tpoor").replace("\t1", "\tfine");
     std::fs::write(home.join("own.tsv"), own).unwrap();
     let own = RUN.replace("sst2", "classify").replace("train.tsv", "own.tsv").replace("dev.tsv", "own.tsv");
-    let output = qbert(home, &format!("{own} --out other --bits 4 --no-figures"));
+    let output = qbert(home, &format!("{own} --out other --bits 4 --no-figures --license mit --language en,de"));
     let said = stderr(&output);
     assert!(output.status.success() && said.contains("[1/8] finetune\n"), "{said}");
     let card = std::fs::read_to_string(home.join("other/README.md")).unwrap();
     assert!(card.starts_with("---\nlibrary_name: qbert\npipeline_tag: text-classification\n"), "{card}");
     assert!(card.contains("Labels: `fine`, `poor`."), "{card}");
+    assert!(card.contains("\nlicense: \"mit\"\nlanguage:\n  - \"en\"\n  - \"de\"\n"), "{card}");
+    let silent = std::fs::read_to_string(home.join("run/README.md")).unwrap();
+    assert!(!silent.contains("\nlicense:") && silent.contains("## Licence"), "{silent}");
 }
 
 #[cfg(unix)]

@@ -29,7 +29,9 @@ pub(super) fn text(context: &Context<'_>, results: &Results) -> String {
     let job = context.job;
     let summary = &results.summary;
     let name = format!("{} quantized for {}", job.model, job.data.task);
-    let mut text = front_matter(job, summary, &name);
+    let terms = context.terms();
+    let relation = if context.finetunes() { "finetune" } else { "quantized" };
+    let mut text = front_matter(job, summary, relation) + &terms.lines() + &results_of(job, summary, &name);
     let _ = writeln!(text, "\n# {name}\n");
     let _ = writeln!(
         text,
@@ -47,6 +49,10 @@ pub(super) fn text(context: &Context<'_>, results: &Results) -> String {
         "`plan.toml` says how many bits each part has, `provenance.json` which data and seeds it came from, `report.html` \
          everything that was measured. The same command gives the same model."
     );
+    if terms.license.is_none() {
+        text += "\n## Licence\n\nThe licence of the original model and the terms of the training data apply. Add `license:` to the top of \
+                 this file before you publish the model.\n";
+    }
     if is_quantized(results.packed.plan()) {
         let _ = writeln!(
             text,
@@ -58,14 +64,20 @@ pub(super) fn text(context: &Context<'_>, results: &Results) -> String {
     text
 }
 
-fn front_matter(job: &Job, summary: &Summary, name: &str) -> String {
+fn front_matter(job: &Job, summary: &Summary, relation: &str) -> String {
     let mut text = "---\nlibrary_name: qbert\n".to_owned();
     let _ = writeln!(text, "pipeline_tag: {}", job.data.task.kind().profile().hub_task);
     if let Some(base) = base_model(job) {
-        let _ = writeln!(text, "base_model: {}\nbase_model_relation: quantized", quoted(base));
+        let _ = writeln!(text, "base_model: {}\nbase_model_relation: {relation}", quoted(base));
     }
     text += "tags:\n  - bert\n  - quantized\n  - q-bert\n";
     let _ = writeln!(text, "metrics:\n  - {}", summary.metric);
+    text
+}
+
+/// The end of the front matter: the measured result.
+fn results_of(job: &Job, summary: &Summary, name: &str) -> String {
+    let mut text = String::new();
     if let Some(value) = summary.trained.or(summary.post_training) {
         let dev = job.dev.file_name().unwrap_or_default().to_string_lossy();
         let _ = writeln!(
@@ -123,4 +135,26 @@ fn usage(profile: &Profile) -> String {
         "\n## Use\n\n```sh\nqbert predict {FILE_NAME} {arguments}\n```\n\n```rust\nuse qbert_runtime::{{Session, SessionOptions}};\n\n\
          let session = Session::open(\"{FILE_NAME}\", SessionOptions::default())?;\nlet found = {call};\n```\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use qbert_tasks::{DataSource, Task};
+
+    use super::*;
+
+    #[test]
+    fn a_card_says_how_the_model_relates_to_its_base() {
+        let data = DataSource::new(Task::Sst2, ["train.tsv"]);
+        let job = Job::new("org/bert@main", Path::new("bert"), data, Path::new("dev.tsv"), Path::new("run"));
+        let summary = Summary { metric: "accuracy".to_owned(), ..Summary::default() };
+        for relation in ["finetune", "quantized"] {
+            let text = front_matter(&job, &summary, relation);
+            assert!(text.contains(&format!("base_model: \"org/bert\"\nbase_model_relation: {relation}\n")), "{text}");
+        }
+        let local = Job { model: "bert".to_owned(), ..job };
+        assert!(!front_matter(&local, &summary, "finetune").contains("base_model"));
+    }
 }

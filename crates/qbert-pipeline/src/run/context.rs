@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::check::Checked;
 use super::record::{Record, StageStatus};
+use super::terms::Terms;
 use super::{CHECKPOINT, Event, FINETUNED, Job, OLD, RECORD, Stage, TIMES, Watch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hashes::{self, KnownHashes};
@@ -69,6 +70,11 @@ impl<'a> Context<'a> {
     /// The checkpoint with the task's head.
     pub(super) fn model(&self) -> PathBuf {
         if self.finetunes() { self.job.path(FINETUNED) } else { self.job.directory.clone() }
+    }
+
+    /// What the card says about the use of the model.
+    pub(super) fn terms(&self) -> Terms {
+        Terms::new(self.job.license.as_deref(), &self.job.languages, &self.job.directory)
     }
 
     /// The hash of the checkpoint with the task's head.

@@ -23,6 +23,7 @@ mod record;
 mod report;
 mod speed;
 mod summary;
+mod terms;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -226,6 +227,10 @@ pub struct Job {
     pub figures: Option<Figures>,
     /// Whether to measure the speed, the only result that differs from run to run.
     pub speed: bool,
+    /// The licence of the result, for its card; the original model's if it is known.
+    pub license: Option<String>,
+    /// The languages of the result, for its card; the original model's if they are known.
+    pub languages: Vec<String>,
     /// The command that started the job, for the record.
     pub command: String,
     /// Notes on these settings for readers of the results.
@@ -252,6 +257,8 @@ impl Job {
             qat: QatSettings::default(),
             figures: Some(Figures::default()),
             speed: true,
+            license: None,
+            languages: Vec::new(),
             command: "qbert run".to_owned(),
             notes: Vec::new(),
         }

@@ -61,6 +61,7 @@ fn inputs(context: &Context<'_>) -> Result<Value> {
     Ok(json!({
         "files": files,
         "model": job.model,
+        "terms": context.terms(),
         "command": job.command,
         "notes": job.notes,
         "version": env!("CARGO_PKG_VERSION"),
