@@ -41,8 +41,14 @@ unsafe impl AnyBits for i8 {}
 unsafe impl AnyBits for u8 {}
 
 /// Bytes that [`Parts::take`] uses up for `length` elements.
+///
+/// # Panics
+/// When they are more than the address space has: a length that wraps would make a slice longer than its memory.
 pub(crate) const fn part_bytes<T>(length: usize) -> usize {
-    (length * size_of::<T>()).next_multiple_of(LINE)
+    match length.checked_mul(size_of::<T>()) {
+        Some(bytes) if bytes <= usize::MAX - LINE => bytes.next_multiple_of(LINE),
+        _ => panic!("a part of scratch memory does not fit in memory"),
+    }
 }
 
 /// A buffer that is given out slice by slice.
@@ -69,7 +75,8 @@ impl ScratchPool {
         let largest = (0..free.len()).max_by_key(|&index| free[index].len());
         let found = largest.map(|index| free.swap_remove(index));
         drop(free);
-        let size = bytes.max(1).next_multiple_of(HUGE_PAGE);
+        let size = bytes.max(1).checked_next_multiple_of(HUGE_PAGE);
+        let Some(size) = size else { panic!("{bytes} bytes of scratch memory do not fit in memory") };
         let buffer = found.filter(|buffer| buffer.len() >= size).unwrap_or_else(|| map(size));
         Scratch { buffer: Some(buffer), bytes, pool: self }
     }
@@ -117,6 +124,18 @@ mod tests {
         assert_eq!(b.as_ptr() as usize - a.as_ptr() as usize, 128);
         assert!((b.as_ptr() as usize).is_multiple_of(LINE));
         assert!(parts.take::<f32>(0).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "does not fit in memory")]
+    fn point_25_a_length_that_wraps_around_is_refused() {
+        ScratchPool::default().take(64).parts().take::<f32>((1 << 62) + 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "do not fit in memory")]
+    fn point_25_scratch_that_wraps_around_is_refused() {
+        ScratchPool::default().take(usize::MAX - 1);
     }
 
     #[test]
