@@ -77,6 +77,7 @@ mod cpu;
 mod dropout;
 mod elementwise;
 mod error;
+mod fork;
 mod gelu;
 mod gemm;
 mod implementations;
