@@ -13,9 +13,12 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Every slice of a buffer begins at a multiple of this: a cache line, and more than any element's alignment.
 const LINE: usize = 64;
 
-/// Free buffers of one [`crate::Compute`].
-#[derive(Debug, Default)]
-pub(crate) struct ScratchPool(Mutex<Vec<MmapMut>>);
+/// Free buffers of one [`crate::Compute`]. A burst of callers leaves no more than a number of them behind.
+#[derive(Debug)]
+pub(crate) struct ScratchPool {
+    free: Mutex<Vec<MmapMut>>,
+    most: usize,
+}
 
 /// A buffer that returns to its pool when dropped. Its content is arbitrary.
 pub(crate) struct Scratch<'a> {
@@ -69,9 +72,14 @@ impl<'a> Parts<'a> {
 }
 
 impl ScratchPool {
+    /// A pool that keeps at most `most` free buffers.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { free: Mutex::default(), most }
+    }
+
     /// `bytes` bytes; the largest free buffer is reused.
     pub(crate) fn take(&self, bytes: usize) -> Scratch<'_> {
-        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let largest = (0..free.len()).max_by_key(|&index| free[index].len());
         let found = largest.map(|index| free.swap_remove(index));
         drop(free);
@@ -103,8 +111,10 @@ impl Scratch<'_> {
 
 impl Drop for Scratch<'_> {
     fn drop(&mut self) {
-        let mut free = self.pool.0.lock().unwrap_or_else(PoisonError::into_inner);
-        free.extend(self.buffer.take());
+        let mut free = self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() < self.pool.most {
+            free.extend(self.buffer.take());
+        }
     }
 }
 
@@ -114,7 +124,7 @@ mod tests {
 
     #[test]
     fn parts_follow_each_other_at_cache_lines() {
-        let pool = ScratchPool::default();
+        let pool = ScratchPool::new(1);
         let bytes = part_bytes::<u8>(65) + part_bytes::<i32>(3) + part_bytes::<f32>(0) + part_bytes::<i8>(64);
         assert_eq!(bytes, 128 + 64 + 64);
         let mut scratch = pool.take(bytes);
@@ -129,18 +139,26 @@ mod tests {
     #[test]
     #[should_panic(expected = "does not fit in memory")]
     fn point_25_a_length_that_wraps_around_is_refused() {
-        ScratchPool::default().take(64).parts().take::<f32>((1 << 62) + 1);
+        ScratchPool::new(1).take(64).parts().take::<f32>((1 << 62) + 1);
     }
 
     #[test]
     #[should_panic(expected = "do not fit in memory")]
     fn point_25_scratch_that_wraps_around_is_refused() {
-        ScratchPool::default().take(usize::MAX - 1);
+        ScratchPool::new(1).take(usize::MAX - 1);
+    }
+
+    #[test]
+    fn point_20_a_burst_leaves_few_buffers_behind() {
+        let pool = ScratchPool::new(2);
+        let burst: Vec<Scratch<'_>> = (0..10).map(|_| pool.take(1)).collect();
+        drop(burst);
+        assert_eq!(pool.free.lock().expect("a lock").len(), 2);
     }
 
     #[test]
     #[should_panic(expected = "mid > len")]
     fn more_than_the_buffer_is_refused() {
-        ScratchPool::default().take(64).parts().take::<u8>(65);
+        ScratchPool::new(1).take(64).parts().take::<u8>(65);
     }
 }

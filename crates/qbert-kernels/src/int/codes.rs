@@ -160,6 +160,11 @@ impl Codes {
         self.cols
     }
 
+    /// The bytes of memory that it holds, whatever the number of rows is now.
+    pub fn bytes(&self) -> usize {
+        self.data.capacity()
+    }
+
     /// One code.
     ///
     /// # Panics
