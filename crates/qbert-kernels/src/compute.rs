@@ -32,7 +32,9 @@ pub struct Compute {
 impl Compute {
     /// Combines kernels and threads.
     pub fn new(kernels: Kernels, threads: Threads) -> Self {
-        Self { kernels, threads, scratch: Arc::default() }
+        // One for each thread that can run at the same time, and one more where an operation runs inside another.
+        let most = 2 * threads.count().max(Threads::available());
+        Self { kernels, threads, scratch: Arc::new(ScratchPool::new(most)) }
     }
 
     /// The kernels of [`Kernels::detect`] on `threads` threads.

@@ -5,6 +5,8 @@
 //! ending it one load, and neither allocates. A loop that begins while another is running (inside a task, or on another
 //! thread that shares the pool) runs on its calling thread alone.
 //!
+//! In a forked child the helpers do not exist: loops run on the calling thread, and dropping the pool waits for nobody.
+//!
 //! Not for blocking tasks, and not a queue: there is never more than one loop at a time.
 
 use std::any::Any;
@@ -14,6 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
+
+use crate::fork::ForkMark;
 
 /// How long a helper waits for the next loop before it sleeps.
 const LINGER: Duration = Duration::from_micros(200);
@@ -53,6 +57,7 @@ unsafe impl Send for Shared {}
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
+    fork: ForkMark,
 }
 
 impl std::fmt::Debug for Pool {
@@ -73,7 +78,7 @@ impl Pool {
             asleep: (0..helpers).map(|_| AtomicBool::new(false)).collect(),
             over: AtomicBool::new(false),
         });
-        let mut pool = Self { shared, helpers: Vec::with_capacity(helpers) };
+        let mut pool = Self { shared, helpers: Vec::with_capacity(helpers), fork: ForkMark::new() };
         for index in 0..helpers {
             let shared = Arc::clone(&pool.shared);
             let builder = std::thread::Builder::new().name(format!("qbert-{}", index + 1));
@@ -86,7 +91,8 @@ impl Pool {
     /// Runs every task once and waits for all; alone if another loop is running.
     pub(crate) fn run(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
         let shared = &*self.shared;
-        if shared.owned.swap(true, SeqCst) {
+        // A fork may have happened at any moment, so what helpers share says nothing in the child.
+        if self.fork.is_in_child() || shared.owned.swap(true, SeqCst) {
             (0..tasks).for_each(task);
             return;
         }
@@ -198,6 +204,11 @@ impl Shared {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if self.fork.is_in_child() {
+            // The threads behind these handles are the parent's: neither joined nor detached here.
+            self.helpers.drain(..).for_each(std::mem::forget);
+            return;
+        }
         self.shared.over.store(true, SeqCst);
         for helper in self.helpers.drain(..) {
             wake(helper.thread());
@@ -207,5 +218,82 @@ impl Drop for Pool {
                 let _ = helper.join();
             }
         }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    // What a test needs to fork, of the C library that std links anyway.
+    unsafe extern "C" {
+        fn fork() -> i32;
+        fn waitpid(process: i32, status: *mut i32, options: i32) -> i32;
+        fn alarm(seconds: u32) -> u32;
+        fn _exit(status: i32) -> !;
+    }
+
+    /// Whether `child` ends without a panic, and within 20 seconds, in a fork of this process.
+    fn passes_in_a_child(child: impl FnOnce()) -> bool {
+        // SAFETY: the child runs only the closure, under an alarm, and ends without running the parent's destructors.
+        unsafe {
+            let process = fork();
+            assert!(process >= 0, "no fork");
+            if process == 0 {
+                alarm(20);
+                _exit(i32::from(catch_unwind(AssertUnwindSafe(child)).is_err()));
+            }
+            let mut status = -1;
+            assert_eq!(waitpid(process, &raw mut status, 0), process);
+            status == 0
+        }
+    }
+
+    fn counted(pool: &Pool) -> usize {
+        let count = AtomicUsize::new(0);
+        pool.run(100, &|_| {
+            count.fetch_add(1, SeqCst);
+        });
+        count.into_inner()
+    }
+
+    #[test]
+    fn point_24d_a_forked_child_computes_alone_and_drops_the_pool() {
+        let pool = Pool::new(3).expect("threads");
+        assert_eq!(counted(&pool), 100);
+        let borrowed = &pool;
+        assert!(passes_in_a_child(|| {
+            assert_eq!(counted(borrowed), 100);
+            // The child's copy of the parent's pool.
+            // SAFETY: the parent's value is never dropped in the child, which ends after this closure.
+            drop(unsafe { std::ptr::read(borrowed) });
+        }));
+        assert_eq!(counted(&pool), 100, "the parent goes on");
+    }
+
+    /// A fork while a helper is inside a loop, or is just looking whether one is open.
+    #[test]
+    fn point_24d_a_fork_in_the_middle_of_a_loop_does_not_hang() {
+        for (inside, owned) in [(1, false), (1, true), (0, true)] {
+            let pool = Pool::new(2).expect("threads");
+            let shared = &pool.shared;
+            assert!(
+                passes_in_a_child(|| {
+                    shared.inside.store(inside, SeqCst);
+                    shared.owned.store(owned, SeqCst);
+                    assert_eq!(counted(&pool), 100);
+                }),
+                "{inside} helpers inside"
+            );
+        }
+    }
+
+    #[test]
+    fn a_pool_made_in_the_child_has_helpers() {
+        assert!(passes_in_a_child(|| {
+            let pool = Pool::new(1).expect("threads");
+            assert!(!pool.fork.is_in_child());
+            assert_eq!(counted(&pool), 100);
+        }));
     }
 }

@@ -13,9 +13,12 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Every slice of a buffer begins at a multiple of this: a cache line, and more than any element's alignment.
 const LINE: usize = 64;
 
-/// Free buffers of one [`crate::Compute`].
-#[derive(Debug, Default)]
-pub(crate) struct ScratchPool(Mutex<Vec<MmapMut>>);
+/// Free buffers of one [`crate::Compute`]. A burst of callers leaves no more than a number of them behind.
+#[derive(Debug)]
+pub(crate) struct ScratchPool {
+    free: Mutex<Vec<MmapMut>>,
+    most: usize,
+}
 
 /// A buffer that returns to its pool when dropped. Its content is arbitrary.
 pub(crate) struct Scratch<'a> {
@@ -41,8 +44,14 @@ unsafe impl AnyBits for i8 {}
 unsafe impl AnyBits for u8 {}
 
 /// Bytes that [`Parts::take`] uses up for `length` elements.
+///
+/// # Panics
+/// When they are more than the address space has: a length that wraps would make a slice longer than its memory.
 pub(crate) const fn part_bytes<T>(length: usize) -> usize {
-    (length * size_of::<T>()).next_multiple_of(LINE)
+    match length.checked_mul(size_of::<T>()) {
+        Some(bytes) if bytes <= usize::MAX - LINE => bytes.next_multiple_of(LINE),
+        _ => panic!("a part of scratch memory does not fit in memory"),
+    }
 }
 
 /// A buffer that is given out slice by slice.
@@ -63,13 +72,19 @@ impl<'a> Parts<'a> {
 }
 
 impl ScratchPool {
+    /// A pool that keeps at most `most` free buffers.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { free: Mutex::default(), most }
+    }
+
     /// `bytes` bytes; the largest free buffer is reused.
     pub(crate) fn take(&self, bytes: usize) -> Scratch<'_> {
-        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let largest = (0..free.len()).max_by_key(|&index| free[index].len());
         let found = largest.map(|index| free.swap_remove(index));
         drop(free);
-        let size = bytes.max(1).next_multiple_of(HUGE_PAGE);
+        let size = bytes.max(1).checked_next_multiple_of(HUGE_PAGE);
+        let Some(size) = size else { panic!("{bytes} bytes of scratch memory do not fit in memory") };
         let buffer = found.filter(|buffer| buffer.len() >= size).unwrap_or_else(|| map(size));
         Scratch { buffer: Some(buffer), bytes, pool: self }
     }
@@ -96,8 +111,10 @@ impl Scratch<'_> {
 
 impl Drop for Scratch<'_> {
     fn drop(&mut self) {
-        let mut free = self.pool.0.lock().unwrap_or_else(PoisonError::into_inner);
-        free.extend(self.buffer.take());
+        let mut free = self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() < self.pool.most {
+            free.extend(self.buffer.take());
+        }
     }
 }
 
@@ -107,7 +124,7 @@ mod tests {
 
     #[test]
     fn parts_follow_each_other_at_cache_lines() {
-        let pool = ScratchPool::default();
+        let pool = ScratchPool::new(1);
         let bytes = part_bytes::<u8>(65) + part_bytes::<i32>(3) + part_bytes::<f32>(0) + part_bytes::<i8>(64);
         assert_eq!(bytes, 128 + 64 + 64);
         let mut scratch = pool.take(bytes);
@@ -120,8 +137,28 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "does not fit in memory")]
+    fn point_25_a_length_that_wraps_around_is_refused() {
+        ScratchPool::new(1).take(64).parts().take::<f32>((1 << 62) + 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "do not fit in memory")]
+    fn point_25_scratch_that_wraps_around_is_refused() {
+        ScratchPool::new(1).take(usize::MAX - 1);
+    }
+
+    #[test]
+    fn point_20_a_burst_leaves_few_buffers_behind() {
+        let pool = ScratchPool::new(2);
+        let burst: Vec<Scratch<'_>> = (0..10).map(|_| pool.take(1)).collect();
+        drop(burst);
+        assert_eq!(pool.free.lock().expect("a lock").len(), 2);
+    }
+
+    #[test]
     #[should_panic(expected = "mid > len")]
     fn more_than_the_buffer_is_refused() {
-        ScratchPool::default().take(64).parts().take::<u8>(65);
+        ScratchPool::new(1).take(64).parts().take::<u8>(65);
     }
 }

@@ -36,8 +36,12 @@ impl<'a, T> SharedMatrix<'a, T> {
     /// When `data` is too short, or the rows overlap.
     pub(crate) fn new(data: &'a mut [T], rows: usize, width: usize, stride: usize) -> Self {
         assert!(width <= stride || rows <= 1, "rows of {width} elements, {stride} apart, overlap");
-        let needed = if rows == 0 { 0 } else { (rows - 1) * stride + width };
-        assert!(needed <= data.len(), "{rows} rows of {width} elements, {stride} apart, in {}", data.len());
+        let needed = match rows.checked_sub(1) {
+            None => Some(0),
+            Some(steps) => steps.checked_mul(stride).and_then(|start| start.checked_add(width)),
+        };
+        let fits = needed.is_some_and(|needed| needed <= data.len());
+        assert!(fits, "{rows} rows of {width} elements, {stride} apart, in {}", data.len());
         Self { base: data.as_mut_ptr(), rows, width, stride, borrow: PhantomData }
     }
 
@@ -78,5 +82,16 @@ impl<'a, T> SharedMatrix<'a, T> {
         let inside = rows.start <= rows.end && rows.end <= self.rows;
         assert!(inside && columns.start <= columns.end && columns.end <= self.width, "a block outside of the matrix");
         self.address(rows.start, columns.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "rows of 1 elements")]
+    fn point_25_rows_that_wrap_around_are_refused() {
+        SharedMatrix::new(&mut [0_i8; 4], (1 << 60) + 1, 1, 16);
     }
 }

@@ -6,9 +6,10 @@
 
 use std::path::Path;
 
+use qbert_quant::shorten;
 use serde_json::{Map, Value};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, read_at_most};
 use crate::family::{Activation, ConfigKeys, Family};
 use crate::head::Head;
 
@@ -52,7 +53,9 @@ pub struct Config {
 
 /// No encoder comes near these. A config that exceeds them is damaged, and is refused before any memory is allocated.
 const LARGEST_DIMENSION: usize = 1 << 24;
-const MOST_LAYERS: usize = 1 << 10;
+const MOST_LAYERS: usize = 1 << 8;
+/// Names of labels are made from a number alone, so a short file could ask for any amount of memory.
+pub(crate) const MOST_LABELS: usize = 1 << 16;
 const MOST_PARAMETERS: u64 = 1 << 36;
 
 /// The key that names the family.
@@ -61,16 +64,18 @@ const MODEL_TYPE: &str = "model_type";
 impl Config {
     /// Reads and checks `config.json` at `path`.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read(path).map_err(Error::io(path, "read the configuration"))?;
-        Self::parse(&text, path)
+        Self::parse(&read_at_most(Self::LARGEST_FILE, path, "read the configuration")?, path)
     }
+
+    /// The largest `config.json` in bytes, several times that of a model with the most labels.
+    pub(crate) const LARGEST_FILE: u64 = 8 << 20;
 
     /// Checks the bytes of a `config.json`; `path` only serves the error messages.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self> {
         let raw = match serde_json::from_slice(text) {
             Ok(Value::Object(map)) => map,
             Ok(_) => return Err(problem(path, "not a JSON object".to_owned())),
-            Err(error) => return Err(problem(path, format!("not valid JSON: {error}"))),
+            Err(error) => return Err(problem(path, format!("not valid JSON: {}", shorten(&error.to_string())))),
         };
         let file = File { raw: &raw, path };
         let family = file.family()?;
@@ -182,6 +187,11 @@ impl Config {
     }
 }
 
+/// A value as a message shows it.
+fn shown(value: &Value) -> String {
+    shorten(&value.to_string()).into_owned()
+}
+
 fn problem(path: &Path, problem: String) -> Error {
     Error::Config { path: path.to_owned(), problem }
 }
@@ -224,23 +234,28 @@ impl File<'_> {
     fn labels(&self) -> Result<Vec<String>> {
         let Some(Value::Object(by_id)) = self.raw.get("id2label") else {
             let count = self.raw.get("num_labels").and_then(Value::as_u64).unwrap_or(0);
-            if count as usize > LARGEST_DIMENSION {
-                let text = format!("`num_labels` is {count}; at most {LARGEST_DIMENSION} are supported");
+            if count > MOST_LABELS as u64 {
+                let text = format!("`num_labels` is {count}; at most {MOST_LABELS} labels are supported");
                 return Err(problem(self.path, text));
             }
             return Ok((0..count).map(|i| format!("LABEL_{i}")).collect());
         };
+        if by_id.len() > MOST_LABELS {
+            let text = format!("`id2label` names {} labels; at most {MOST_LABELS} are supported", by_id.len());
+            return Err(problem(self.path, text));
+        }
         let mut labels = vec![None; by_id.len()];
         for (id, name) in by_id {
             let (Ok(index), Some(name)) = (id.parse::<usize>(), name.as_str()) else {
-                let text = format!("`id2label` maps `{id}` to {name}; it must map numbers to strings");
+                let text =
+                    format!("`id2label` maps `{}` to {}; it must map numbers to strings", shorten(id), shown(name));
                 return Err(problem(self.path, text));
             };
             match labels.get_mut(index) {
                 Some(slot @ None) => *slot = Some(name.to_owned()),
                 _ => {
                     let count = by_id.len();
-                    let text = format!("`id2label` has {count} entries, but one has the id {id}");
+                    let text = format!("`id2label` has {count} entries, but one has the id {}", shorten(id));
                     return Err(problem(self.path, text));
                 }
             }
@@ -255,7 +270,7 @@ impl File<'_> {
                 Some(n) if n >= 1 && n <= LARGEST_DIMENSION as u64 => Ok(n as usize),
                 _ => Err(problem(
                     self.path,
-                    format!("`{key}` is {value}; it must be a whole number from 1 to {LARGEST_DIMENSION}"),
+                    format!("`{key}` is {}; it must be a whole number from 1 to {LARGEST_DIMENSION}", shown(value)),
                 )),
             },
         }
@@ -269,8 +284,12 @@ impl File<'_> {
         match self.raw.get(key) {
             None | Some(Value::Null) => Ok(default),
             Some(value) => match value.as_f64() {
-                Some(n) if n.is_finite() => Ok(n as f32),
-                _ => Err(problem(self.path, format!("`{key}` is {value}; it must be a number"))),
+                // A number beyond f32 would become infinite.
+                Some(n) if (n as f32).is_finite() => Ok(n as f32),
+                _ => Err(problem(
+                    self.path,
+                    format!("`{key}` is {}; it must be a number that f32 can hold", shown(value)),
+                )),
             },
         }
     }
@@ -284,7 +303,7 @@ impl File<'_> {
         found.map(|(_, choice)| choice).ok_or_else(|| {
             let value = self.raw.get(key).unwrap_or(&Value::Null);
             let accepted: Vec<&str> = choices.map(|(name, _)| name).collect();
-            problem(self.path, format!("`{key}` is {value}; only {} is supported", accepted.join(" or ")))
+            problem(self.path, format!("`{key}` is {}; only {} is supported", shown(value), accepted.join(" or ")))
         })
     }
 }

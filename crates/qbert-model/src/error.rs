@@ -1,6 +1,9 @@
 //! Errors of checkpoints and packed files. Each names the file, and the tensor or key, that it is about.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
+
+use qbert_quant::{shorten, shorten_list};
 
 /// Why a model could not be read or written.
 ///
@@ -50,6 +53,12 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// Something wrote into a mapped file while it was open.
+    #[error("{}: the file was changed while it was open", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file is a git-LFS pointer instead of the weights.
     #[error("{}: this is a git-LFS pointer, not the weights themselves", path.display())]
     LfsPointer {
@@ -57,7 +66,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A tensor the model needs is not in the checkpoint.
-    #[error("{}: tensor `{tensor}` {shape:?} is missing{}", path.display(), nearest.as_ref().map(|n| format!(" (the nearest name there is `{n}`)")).unwrap_or_default())]
+    #[error("{}: tensor `{tensor}` {} is missing{}", path.display(), shorten_list(shape), nearest.as_ref().map(|n| format!(" (the nearest name there is `{n}`)")).unwrap_or_default())]
     MissingTensor {
         /// The weight file or index.
         path: PathBuf,
@@ -69,7 +78,7 @@ pub enum Error {
         nearest: Option<String>,
     },
     /// A tensor's shape contradicts `config.json`.
-    #[error("{}: tensor `{tensor}` has shape {found:?}, but config.json asks for {expected:?}", path.display())]
+    #[error("{}: tensor `{}` has shape {}, but config.json asks for {}", path.display(), shorten(tensor), shorten_list(found), shorten_list(expected))]
     WrongShape {
         /// The weight file.
         path: PathBuf,
@@ -81,7 +90,7 @@ pub enum Error {
         expected: Vec<usize>,
     },
     /// A tensor is stored in a number format that is not read.
-    #[error("{}: tensor `{tensor}` is stored as {dtype}", path.display())]
+    #[error("{}: tensor `{}` is stored as {dtype}", path.display(), shorten(tensor))]
     WrongDtype {
         /// The weight file.
         path: PathBuf,
@@ -91,7 +100,7 @@ pub enum Error {
         dtype: String,
     },
     /// A weight is NaN or infinite.
-    #[error("{}: tensor `{tensor}` holds {value} at index {index}", path.display())]
+    #[error("{}: tensor `{}` holds {value} at index {index}", path.display(), shorten(tensor))]
     NotFinite {
         /// The weight file.
         path: PathBuf,
@@ -103,7 +112,7 @@ pub enum Error {
         value: f32,
     },
     /// The same tensor is stored under two names.
-    #[error("{}: tensors `{first}` and `{second}` are both `{canonical}`", path.display())]
+    #[error("{}: tensors `{}` and `{}` are both `{}`", path.display(), shorten(first), shorten(second), shorten(canonical))]
     DuplicateTensor {
         /// The weight file.
         path: PathBuf,
@@ -189,6 +198,9 @@ impl Error {
             }
             Self::Config { .. } => "compare it with the config.json that transformers writes for such a model",
             Self::Damaged { .. } => "the file is incomplete or damaged: download or copy it again",
+            Self::Changed { .. } => {
+                "open it again; to replace a model that is in use, write the new file beside it, then rename it over the old one"
+            }
             Self::LfsPointer { .. } => "run `git lfs pull` in the repository it came from",
             Self::MissingTensor { .. } | Self::WrongShape { .. } => {
                 "config.json and the weights do not belong together, or this is not an encoder of that `model_type`"
@@ -231,6 +243,19 @@ impl Error {
         let path = path.to_owned();
         move |source| Self::Io { path, action, source }
     }
+}
+
+/// The content of a file of at most `most` bytes. A larger one is refused before it is read.
+pub(crate) fn read_at_most(most: u64, path: &Path, action: &'static str) -> Result<Vec<u8>> {
+    let file = std::fs::File::open(path).map_err(Error::io(path, action))?;
+    let mut bytes = Vec::new();
+    // One more than allowed: what a file is said to have is not always what comes out of it.
+    file.take(most + 1).read_to_end(&mut bytes).map_err(Error::io(path, action))?;
+    if bytes.len() as u64 > most {
+        let problem = format!("the file has more than {most} bytes");
+        return Err(Error::Damaged { path: path.to_owned(), problem });
+    }
+    Ok(bytes)
 }
 
 /// Whether the path was wrong, as opposed to the disk or its permissions.

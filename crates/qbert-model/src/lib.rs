@@ -23,6 +23,6 @@ pub use error::{Error, Result, is_wrong_path};
 pub use family::{Family, HeadClass};
 pub use head::Head;
 pub use layout::{Parameter, ParameterLayout};
-pub use packed::PackedModel;
+pub use packed::{PackedModel, Storage};
 pub use parameters::Parameters;
 pub use role::{Module, Role, Tensor};

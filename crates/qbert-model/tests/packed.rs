@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use qbert_model::family::BERT;
 use qbert_model::packed::{LayerActivations, PackedContents, PackedSite, PackedTokenizer, packed_bytes, write_packed};
 use qbert_model::sizes::file_size;
-use qbert_model::{Checkpoint, Config, Head, Module, PackedModel, ParameterLayout, Parameters};
+use qbert_model::{Checkpoint, Config, Head, Module, PackedModel, ParameterLayout, Parameters, Storage};
 use qbert_quant::{
     ActivationParams, ActivationPlan, BitWidth, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix,
     RangeMethod, Site, SitePlan,
@@ -154,7 +154,7 @@ fn what_goes_in_comes_out() {
 }
 
 #[test]
-fn a_file_is_written_whole_and_used_from_the_map() {
+fn a_file_is_written_whole_and_used_where_it_is() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("model.qbert");
     let parts = Parts::new(Head::SequenceClassification);
@@ -162,19 +162,21 @@ fn a_file_is_written_whole_and_used_from_the_map() {
     let length = write_packed(&path, &parts.contents()).unwrap();
     let bytes = std::fs::read(&path).unwrap();
     assert_eq!((bytes.len() as u64, &bytes), (length, &parts.bytes()), "the same contents give the same bytes");
-    let model = PackedModel::open(&path).unwrap();
-    check_equal(&parts, &model);
-    model.verify().unwrap();
-    let named: usize = model.sizes().iter().map(|(_, size)| size).sum();
-    assert!(model.file_len() == bytes.len() && named < bytes.len());
-    // Codes of matrices lie at cache lines, floats where floats may lie: nothing was copied.
-    for site in Site::all(2) {
-        match model.site(site) {
-            Some(PackedSite::Matrix(weights, _)) => {
-                assert_eq!(weights.bytes().as_ptr().align_offset(64), 0);
+    for storage in [Storage::Auto, Storage::Memory, Storage::Mapped] {
+        let model = PackedModel::open_in(storage, &path).unwrap();
+        check_equal(&parts, &model);
+        model.verify().unwrap();
+        let named: usize = model.sizes().iter().map(|(_, size)| size).sum();
+        assert!(model.file_len() == bytes.len() && named < bytes.len());
+        // Codes of matrices lie at cache lines, floats where floats may lie: nothing was copied.
+        for site in Site::all(2) {
+            match model.site(site) {
+                Some(PackedSite::Matrix(weights, _)) => {
+                    assert_eq!(weights.bytes().as_ptr().align_offset(64), 0);
+                }
+                Some(PackedSite::Full(values, _)) => assert!(matches!(values, std::borrow::Cow::Borrowed(_))),
+                _ => {}
             }
-            Some(PackedSite::Full(values, _)) => assert!(matches!(values, std::borrow::Cow::Borrowed(_))),
-            _ => {}
         }
     }
     assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 1, "no litter");

@@ -6,6 +6,7 @@
 //! multiple of 6, so such groups run over head borders.
 
 use crate::error::Error;
+use crate::shorten::shorten;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::ops;
@@ -54,7 +55,7 @@ impl FromStr for GroupSpec {
             number => match number.parse::<usize>() {
                 Ok(0) => Err(Error::ZeroGroups),
                 Ok(count) => Ok(Self::Count(count)),
-                Err(_) => Err(Error::GroupSpec { text: text.to_owned() }),
+                Err(_) => Err(Error::GroupSpec { text: shorten(text).into_owned() }),
             },
         }
     }

@@ -32,6 +32,7 @@ pub mod preset;
 pub mod quantized;
 pub mod quantizer;
 pub mod range;
+mod shorten;
 pub mod site;
 pub mod size;
 
@@ -48,5 +49,6 @@ pub use preset::Preset;
 pub use quantized::{QuantizedMatrix, RowParams};
 pub use quantizer::Affine;
 pub use range::{Percent, Range, RangeMethod, Scratch};
+pub use shorten::{shorten, shorten_list};
 pub use site::{Embedding, Matrix, Site};
 pub use size::{ModelShape, PaperSize, SitedTensor, TransformerDimensions};

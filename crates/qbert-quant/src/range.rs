@@ -11,6 +11,7 @@ mod mse;
 
 use crate::bits::BitWidth;
 use crate::error::Error;
+use crate::shorten::shorten;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -179,7 +180,7 @@ impl FromStr for RangeMethod {
         match text {
             "min-max" => Ok(Self::MinMax),
             "mse" => Ok(Self::Mse),
-            other => percentile(other).ok_or_else(|| Error::RangeMethod { text: text.to_owned() }),
+            other => percentile(other).ok_or_else(|| Error::RangeMethod { text: shorten(text).into_owned() }),
         }
     }
 }

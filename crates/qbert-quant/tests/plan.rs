@@ -182,6 +182,9 @@ fn wrong_plans_are_refused_with_line_and_hint() {
         ("JSON", "{ \"version\": 1 }"),
         ("unclosed table", "version = 1\n[encoder\n"),
         ("key twice", "version = 1\nversion = 1\n"),
+        ("a wide space in a key", "\"a\u{3000}b\" = 1\n\"a\u{3000}b\" = 2\n"),
+        ("a wide space after a dotted name", "layer.\"a\u{3000}b\" = 1\nlayer.\"a\u{3000}b\" = 2\n"),
+        ("two wide names", "\"\u{a0}é\".\"\u{2003}ö\" = 1\n\"\u{a0}é\".'\u{2003}ö' = 2\n"),
         ("binary", "\u{0}\u{1}\u{2}"),
     ];
     for (name, text) in texts {
@@ -189,6 +192,27 @@ fn wrong_plans_are_refused_with_line_and_hint() {
         report += &format!("{name}\n  {}\n", complaint(&error));
     }
     insta::assert_snapshot!("wrong_plans", report);
+}
+
+#[test]
+fn point_17b_what_an_error_quotes_is_short() {
+    let endless = "x".repeat(1 << 20);
+    let texts = [
+        format!("{endless} = 1"),
+        format!("{endless} = 1\n{endless} = 1"),
+        RIGHT.replace("key = 2", &format!("key = \"{endless}\"")),
+        RIGHT.replace("key = 2", &format!("key = {}", "1".repeat(1 << 20))),
+        RIGHT.replace("groups = 128", &format!("groups = \"{endless}\"")),
+        RIGHT.replace("range = \"mse\"", &format!("range = \"{endless}\"")),
+        RIGHT.replace("layer.1", &format!("layer.{endless}")),
+        RIGHT.replace("version = 1", &format!("version = \"{endless}\"")),
+        "[".repeat(1 << 16),
+        format!("a = {}", "[".repeat(1 << 16)),
+    ];
+    for text in texts {
+        let said = complaint(&Plan::parse(&text, "plan.toml").unwrap_err());
+        assert!(said.len() < 1000, "{} bytes: {}", said.len(), &said[..200]);
+    }
 }
 
 #[test]
@@ -258,5 +282,21 @@ proptest! {
         let place = place % text.len();
         text[place] = byte;
         let _ = Plan::parse(&text.into_iter().collect::<String>(), "plan.toml");
+    }
+
+    /// Any characters in keys that appear twice, with names before them, after wide spaces and in quotes of both kinds.
+    #[test]
+    fn point_15_any_characters_in_keys_are_no_panic(
+        names in prop::collection::vec("[^\"'\\\\\\x00-\\x1f\\x7f]{0,6}|\u{3000}|\u{a0}|\u{85}", 1..4), quote in prop::sample::select(vec!["\"", "'"]),
+        free in any::<String>(),
+    ) {
+        let key = names.iter().map(|name| format!("{quote}{name}{quote}")).collect::<Vec<_>>().join(".");
+        let twice = format!("{key} = 1\n{key} = 2\n");
+        let inline = format!("version = {{ {key} = 1, {key} = 2 }}");
+        for text in [twice, inline, free.clone(), RIGHT.replace("key = 2", &free), RIGHT.replace("layer.1", &free)] {
+            if let Err(error) = Plan::parse(&text, "plan.toml") {
+                prop_assert!(error.to_string().len() < 2000, "{}", error);
+            }
+        }
     }
 }

@@ -119,7 +119,7 @@ impl Session {
             if options.normalize {
                 normalize(vector);
             }
-        });
+        })?;
         if !has_pooler {
             return Err(Error::NoPooler { path: self.model().path().to_owned() });
         }

@@ -69,7 +69,7 @@ impl Session {
             if let Some(state) = states.next() {
                 state.vectors.extend(output.hidden_of(sequence));
             }
-        });
+        })?;
         Ok(all)
     }
 }

@@ -1,6 +1,7 @@
-//! How a session works: threads, lengths, instruction set.
+//! How a session works: threads, lengths, instruction set, where the file's bytes are.
 
 use qbert_kernels::{Compute, Kernels, Threads};
+use qbert_model::Storage;
 
 use crate::error::Result;
 
@@ -26,12 +27,14 @@ pub struct SessionOptions {
     /// Threads, instruction set and scratch memory to share with other sessions. Takes precedence over `threads` and
     /// `kernels`.
     pub compute: Option<Compute>,
+    /// Where [`Session::open`](crate::Session::open) puts the file's bytes: in memory, or mapped if the file is large.
+    pub storage: Storage,
 }
 
 impl Default for SessionOptions {
-    /// One thread per core, the model's own length limit, the best instruction set.
+    /// One thread per core, the model's own length limit, the best instruction set, the file in memory unless it is large.
     fn default() -> Self {
-        Self { threads: Threads::available(), max_len: None, kernels: None, compute: None }
+        Self { threads: Threads::available(), max_len: None, kernels: None, compute: None, storage: Storage::Auto }
     }
 }
 
@@ -90,6 +93,20 @@ impl SessionOptions {
     #[must_use]
     pub fn compute(mut self, compute: Compute) -> Self {
         self.compute = Some(compute);
+        self
+    }
+
+    /// Sets where the file's bytes are while the model is open.
+    ///
+    /// ```
+    /// use qbert_runtime::{SessionOptions, Storage};
+    ///
+    /// assert_eq!(SessionOptions::default().storage, Storage::Auto);
+    /// assert_eq!(SessionOptions::default().storage(Storage::Mapped).storage, Storage::Mapped);
+    /// ```
+    #[must_use]
+    pub fn storage(mut self, storage: Storage) -> Self {
+        self.storage = storage;
         self
     }
 

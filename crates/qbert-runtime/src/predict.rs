@@ -228,10 +228,14 @@ impl Session {
         });
         let (mut values, mut ends) = (Vec::new(), vec![0]);
         let sequences = encodings.iter().flatten().flat_map(E::sequences);
-        self.forward_each(sequences, Scope::Scores, |output, sequence| {
+        let computed = self.forward_each(sequences, Scope::Scores, |output, sequence| {
             values.extend_from_slice(output.logits_of(sequence));
             ends.push(values.len());
         });
+        if computed.is_err() {
+            let changed = || qbert_model::Error::Changed { path: self.model().path().to_owned() };
+            return encodings.into_iter().map(|encoding| encoding.and_then(|_| Err(changed().into()))).collect();
+        }
         let scores: Vec<&[f32]> = ends.windows(2).map(|pair| &values[pair[0]..pair[1]]).collect();
         let mut rest = &scores[..];
         let decode = |encoding: Result<E>| {

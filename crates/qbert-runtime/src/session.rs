@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use qbert_kernels::Compute;
+use qbert_kernels::{Compute, Threads};
 use qbert_model::packed::PackedTokenizer;
 use qbert_model::{Config, Head, PackedModel};
 use qbert_quant::Plan;
@@ -29,7 +29,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens and checks the packed model at `path`. Weights are read from the memory-mapped file.
+    /// Opens and checks the packed model at `path`.
+    ///
+    /// The file is read into memory, or mapped if it is large or the [options](SessionOptions::storage) say so. To replace
+    /// a mapped model while it is in use, write the new file beside it and rename it over the old one. If something writes
+    /// into the mapped file itself, every further call is an [`Error::Model`] that says so.
     ///
     /// ```no_run
     /// use qbert_runtime::{Session, SessionOptions};
@@ -41,7 +45,7 @@ impl Session {
     /// # Errors
     /// If the file cannot be read, is not a packed model or is damaged, or if the options do not fit the model.
     pub fn open(path: impl AsRef<Path>, options: SessionOptions) -> Result<Self> {
-        Self::new(PackedModel::open(path.as_ref())?, options)
+        Self::new(PackedModel::open_in(options.storage, path.as_ref())?, options)
     }
 
     /// Opens a packed model from memory, for example from `include_bytes!`. Error messages refer to it as `name`.
@@ -87,8 +91,9 @@ impl Session {
         }
         let weights = Weights::new(&model, &compute)?;
         let task = model.task().parse().ok();
+        let states = StatePool::new(compute.threads().count().max(Threads::available()));
         let encoder = Encoder { model, weights, compute };
-        Ok(Self { encoder, tokenizer, task, max_len, states: StatePool::default() })
+        Ok(Self { encoder, tokenizer, task, max_len, states })
     }
 
     /// Computes hidden states and scores of token ids. Allocates nothing once it has seen requests of this size.
@@ -110,16 +115,21 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Tokens`] if ids, segments and offsets do not fit together or do not fit the model.
+    /// [`Error::Tokens`] if ids, segments and offsets do not fit together or do not fit the model; [`Error::Model`] if the
+    /// model is mapped and something wrote into its file.
     pub fn forward(&self, tokens: Tokens<'_>, scope: Scope) -> Result<Output<'_>> {
         self.encoder.check(&tokens)?;
-        Ok(self.forward_checked(tokens, scope))
+        self.forward_checked(tokens, scope)
     }
 
-    fn forward_checked(&self, tokens: Tokens<'_>, scope: Scope) -> Output<'_> {
+    fn forward_checked(&self, tokens: Tokens<'_>, scope: Scope) -> Result<Output<'_>> {
+        self.model().check_unchanged()?;
         let mut state = self.states.take(self.config());
         self.encoder.run(&tokens, scope, &mut state);
-        Output::new(state, &self.states)
+        let output = Output::new(state, &self.states);
+        // A write during the computation may have reached any of its weights.
+        self.model().check_unchanged()?;
+        Ok(output)
     }
 
     /// Refuses a sequence that the model cannot compute, before it joins others in a batch.
@@ -130,12 +140,15 @@ impl Session {
 
     /// Computes sequences that passed [`Session::check_sequence`], in batches, and hands each one to `take` in order:
     /// the output of its batch and its number there.
+    ///
+    /// # Errors
+    /// Only that of [`PackedModel::check_unchanged`].
     pub(crate) fn forward_each<'a>(
         &self,
         sequences: impl IntoIterator<Item = &'a Encoded>,
         scope: Scope,
         mut take: impl FnMut(&Output<'_>, usize),
-    ) {
+    ) -> Result<()> {
         let (mut ids, mut segments, mut offsets) = (Vec::new(), Vec::new(), vec![0]);
         let mut sequences = sequences.into_iter().peekable();
         while let Some(sequence) = sequences.next() {
@@ -145,12 +158,13 @@ impl Session {
             if sequences.peek().is_some_and(|next| ids.len() + next.len() <= BATCH_TOKENS) {
                 continue;
             }
-            let output = self.forward_checked(Tokens { ids: &ids, segments: &segments, offsets: &offsets }, scope);
+            let output = self.forward_checked(Tokens { ids: &ids, segments: &segments, offsets: &offsets }, scope)?;
             (0..output.sequences()).for_each(|sequence| take(&output, sequence));
             ids.clear();
             segments.clear();
             offsets.truncate(1);
         }
+        Ok(())
     }
 
     /// The packed model.

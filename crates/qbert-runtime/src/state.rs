@@ -8,6 +8,10 @@ use qbert_model::Config;
 
 use crate::encoder::Tokens;
 
+/// The largest buffers in bytes that are kept for the next request: more than a full batch of BERT-large needs in
+/// integers. Those of a longer text are given back to the system.
+const LARGEST_KEPT: usize = 128 << 20;
+
 /// Buffers that only grow. A `[rows, width]` matrix occupies the beginning of its buffer.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -62,7 +66,7 @@ pub(crate) struct FloatBuffers {
     pub(crate) key: Vec<f32>,
     pub(crate) value: Vec<f32>,
     pub(crate) context: Vec<f32>,
-    /// Attention probabilities of one sequence, head after head.
+    /// Attention probabilities of one sequence or some of its queries, head after head.
     pub(crate) probabilities: Vec<f32>,
     pub(crate) head_contexts: Vec<f32>,
 }
@@ -91,6 +95,17 @@ impl State {
         }
     }
 
+    /// The memory it holds.
+    fn bytes(&self) -> usize {
+        let CodeBuffers { input, query, key, value, context, middle, inner } = &self.codes;
+        let codes: usize = [input, query, key, value, context, middle, inner].iter().map(|codes| codes.bytes()).sum();
+        let FloatBuffers { read, result, query, key, value, context, probabilities, head_contexts } = &self.floats;
+        let own = [&self.hidden, &self.first_tokens, &self.pooled, &self.logits];
+        let floats = [read, result, query, key, value, context, probabilities, head_contexts];
+        let floats: usize = own.iter().chain(&floats).map(|buffer| buffer.capacity()).sum();
+        codes + floats * size_of::<f32>()
+    }
+
     fn tokens_of(&self, sequence: usize) -> Range<usize> {
         self.offsets[sequence]..self.offsets[sequence + 1]
     }
@@ -114,18 +129,46 @@ pub(crate) fn room(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
     &mut buffer[..length]
 }
 
-/// The unused buffers of a session.
-#[derive(Debug, Default)]
-pub(crate) struct StatePool(Mutex<Vec<State>>);
+/// The unused buffers of a session: at most as many as requests can run at full speed, so that a burst of requests leaves
+/// no memory behind.
+#[derive(Debug)]
+pub(crate) struct StatePool {
+    free: Mutex<Vec<State>>,
+    most: usize,
+}
 
 impl StatePool {
+    /// A pool that keeps the buffers of at most `most` requests.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { free: Mutex::default(), most }
+    }
+
     pub(crate) fn take(&self, config: &Config) -> State {
-        let free = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         free.unwrap_or_else(|| State::new(config))
     }
 
     fn give_back(&self, state: State) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(state);
+        if state.bytes() > LARGEST_KEPT {
+            return;
+        }
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is not kept is dropped after the lock.
+        let surplus = if free.len() < self.most {
+            free.push(state);
+            None
+        } else {
+            Some(state)
+        };
+        drop(free);
+        drop(surplus);
+    }
+
+    /// How many buffers are kept, and their bytes.
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> (usize, usize) {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        (free.len(), free.iter().map(State::bytes).sum())
     }
 }
 
@@ -244,5 +287,44 @@ impl Drop for Output<'_> {
         if let Some(state) = self.state.take() {
             self.pool.give_back(state);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        let text = r#"{"vocab_size": 4, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1,
+            "intermediate_size": 4, "max_position_embeddings": 4}"#;
+        Config::parse(text.as_bytes(), "config.json".as_ref()).expect("a configuration")
+    }
+
+    #[test]
+    fn point_20_a_burst_of_requests_leaves_few_buffers_behind() {
+        let (pool, config) = (StatePool::new(3), config());
+        let used = || {
+            let mut state = pool.take(&config);
+            state.hidden.reserve_exact(1000);
+            state.codes.inner.resize(10);
+            Output::new(state, &pool)
+        };
+        let burst: Vec<Output<'_>> = (0..64).map(|_| used()).collect();
+        assert_eq!(pool.kept(), (0, 0));
+        drop(burst);
+        let (count, bytes) = pool.kept();
+        assert_eq!(count, 3);
+        assert!((3 * 4000..3 * 8000).contains(&bytes), "{bytes} bytes");
+        drop(used());
+        assert_eq!(pool.kept(), (count, bytes), "what is kept is used again");
+    }
+
+    #[test]
+    fn point_20_buffers_of_an_enormous_request_are_given_back() {
+        let (pool, config) = (StatePool::new(3), config());
+        let mut state = pool.take(&config);
+        state.floats.probabilities.reserve_exact(LARGEST_KEPT / size_of::<f32>() + 1);
+        drop(Output::new(state, &pool));
+        assert_eq!(pool.kept(), (0, 0));
     }
 }

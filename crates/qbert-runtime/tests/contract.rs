@@ -53,6 +53,17 @@ fn every_head_and_width_to_the_last_bit() {
     }
 }
 
+/// Longer than what attention in f32 holds in memory at once: queries are taken in parts, which must not be seen.
+#[test]
+fn point_17b_a_long_text_in_f32_to_the_last_bit() {
+    const LENGTH: usize = 2100;
+    let widths = Widths { matrices: &[8], tables: [8; 3], activations: 32 };
+    let session = session(Head::TokenClassification, LENGTH, widths, 2);
+    let ids: Vec<u32> = (0..LENGTH).map(|index| (noise(index).abs() * 15.9) as u32).collect();
+    let tokens = Tokens { ids: &ids, segments: &[0; LENGTH], offsets: &[0, LENGTH] };
+    assert_same_bits(&session, tokens, "a long text");
+}
+
 /// A real model, where one is named: `QBERT_PACKED=model.qbert cargo test -p qbert-runtime --test contract`.
 #[test]
 fn a_real_model_to_the_last_bit() {

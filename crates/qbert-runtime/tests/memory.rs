@@ -1,4 +1,4 @@
-//! After the first requests, a forward pass takes no memory.
+//! After the first requests, a forward pass takes no memory; a long text takes memory by its length, not by its square.
 
 #![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
 
@@ -6,7 +6,7 @@
 mod common;
 
 use allocation_counter::measure;
-use common::{ALL_WIDTHS, session};
+use common::{ALL_WIDTHS, Widths, session};
 use qbert_model::Head;
 use qbert_runtime::{Scope, Session, Tokens};
 
@@ -48,4 +48,15 @@ fn a_warm_session_takes_no_memory() {
             }
         }
     }
+}
+
+#[test]
+fn point_17b_a_long_text_in_f32_takes_memory_by_its_length() {
+    const LENGTH: usize = 4000;
+    let widths = Widths { matrices: &[1], tables: [1; 3], activations: 32 };
+    let session = session(Head::SequenceClassification, LENGTH, widths, 1);
+    let mut room = (Vec::new(), Vec::new(), Vec::new());
+    let counted = measure(|| forward(&session, &[LENGTH], Scope::All, &mut room));
+    // All probabilities of three heads at once would be 192 MB.
+    assert!(counted.bytes_max < 32 << 20, "{counted:?}");
 }

@@ -42,7 +42,7 @@ pub use qbert_pipeline::{Error, ErrorKind, Result};
 pub use qbert_runtime::{
     Answer, Answers, Classification, Compute, Config, EmbedOptions, Embeddings, Entity, Head, HiddenStates, Input,
     Kernels, LabelScore, Output, PackedModel, Pieces, Pooling, Prediction, Scope, Session, SessionOptions, SpecialIds,
-    Tagging, Threads, Token, Tokenizer, Tokens, Vectors, Warning,
+    Storage, Tagging, Threads, Token, Tokenizer, Tokens, Vectors, Warning,
 };
 
 /// The whole job: fine-tune, analyze, plan, quantize, pack, evaluate, report.

@@ -94,16 +94,27 @@ pub struct Codes {
 
 impl Codes {
     /// An empty matrix of `cols` columns.
+    ///
+    /// # Panics
+    /// When a row is longer than the address space.
     pub fn new(cols: usize) -> Self {
-        let padded = cols.next_multiple_of(LINE);
-        let stride = if padded > 0 && padded.is_multiple_of(COLLIDING) { padded + LINE } else { padded };
+        let padded = cols.checked_next_multiple_of(LINE).and_then(|padded| {
+            let collides = padded > 0 && padded.is_multiple_of(COLLIDING);
+            if collides { padded.checked_add(LINE) } else { Some(padded) }
+        });
+        let Some(stride) = padded else { panic!("rows of {cols} codes do not fit in memory") };
         Self { data: Vec::new(), rows: 0, cols, stride }
     }
 
     /// Changes the number of rows, whose content is then arbitrary. Allocates only when there were never so many rows.
+    ///
+    /// # Panics
+    /// When the matrix is larger than the address space.
     pub fn resize(&mut self, rows: usize) {
-        // A little more, because kernels read four codes at a time even at the end of a head.
-        let needed = rows * self.stride + LINE;
+        // A little more, because kernels read four codes at a time even at the end of a head. Kernels rely on this length,
+        // so it must not wrap.
+        let needed = rows.checked_mul(self.stride).and_then(|bytes| bytes.checked_add(LINE));
+        let Some(needed) = needed else { panic!("{rows} rows of {} codes do not fit in memory", self.cols) };
         if self.data.len() < needed {
             self.data.resize(needed, 0);
         }
@@ -147,6 +158,11 @@ impl Codes {
     /// Columns.
     pub fn cols(&self) -> usize {
         self.cols
+    }
+
+    /// The bytes of memory that it holds, whatever the number of rows is now.
+    pub fn bytes(&self) -> usize {
+        self.data.capacity()
     }
 
     /// One code.

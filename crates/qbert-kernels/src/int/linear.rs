@@ -234,7 +234,8 @@ fn target(output: LinearOutput<'_>, rows: usize, neurons: usize) -> Target<'_> {
     };
     match output {
         LinearOutput::Sums(sums) => {
-            assert!(sums.len() == rows * neurons, "{} sums for {rows} tokens and {neurons} neurons", sums.len());
+            let fits = rows.checked_mul(neurons) == Some(sums.len());
+            assert!(fits, "{} sums for {rows} tokens and {neurons} neurons", sums.len());
             Target::Sums(SharedMatrix::new(sums, rows, neurons, neurons))
         }
         LinearOutput::Float(matrix) => {

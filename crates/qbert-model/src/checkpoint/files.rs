@@ -5,14 +5,17 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use qbert_kernels::MappedFile;
+use qbert_kernels::FileBytes;
+use qbert_quant::shorten;
 use safetensors::{Dtype, SafeTensors};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, read_at_most};
 use crate::family::Family;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+/// The longest header of a weight file, and the longest index, in bytes: some hundred thousand tensors.
+const LARGEST_HEADER: u64 = 16 << 20;
 
 /// One tensor of a mapped file.
 #[derive(Debug, Clone)]
@@ -28,7 +31,7 @@ pub(crate) struct StoredTensor {
 #[derive(Debug)]
 pub(crate) struct WeightFiles {
     family: &'static Family,
-    files: Vec<(PathBuf, MappedFile)>,
+    files: Vec<(PathBuf, FileBytes)>,
     tensors: BTreeMap<String, StoredTensor>,
 }
 
@@ -66,17 +69,30 @@ impl WeightFiles {
         &self.files[tensor.file].1[tensor.bytes.clone()]
     }
 
+    /// Refuses weights that something wrote into since they were opened: what was read of them may be anything.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        match self.files.iter().find(|(_, bytes)| bytes.is_changed()) {
+            None => Ok(()),
+            Some((path, _)) => Err(Error::Changed { path: path.clone() }),
+        }
+    }
+
     /// Maps one file and adds its tensors. From a shard, exactly those that the index lists for it.
     fn add(&mut self, path: &Path, shard: Option<(&Path, &Vec<String>)>) -> Result<()> {
         if let Some((index, _)) = shard.filter(|_| !path.exists()) {
             let problem = format!("the shard {} is not there", path.display());
             return Err(Error::Damaged { path: index.to_owned(), problem });
         }
-        let map = MappedFile::open(path).map_err(Error::io(path, "open the weights"))?;
+        let map = FileBytes::map(path).map_err(Error::io(path, "open the weights"))?;
         refuse_foreign(path, &map)?;
         let damaged = |problem: String| Error::Damaged { path: path.to_owned(), problem };
+        if let Some(length) =
+            map.first_chunk().map(|length| u64::from_le_bytes(*length)).filter(|&l| l > LARGEST_HEADER)
+        {
+            return Err(damaged(format!("a header of {length} bytes; at most {LARGEST_HEADER}")));
+        }
         let parsed = SafeTensors::deserialize(&map)
-            .map_err(|error| damaged(format!("not a complete safetensors file: {error}")))?;
+            .map_err(|error| damaged(format!("not a complete safetensors file: {}", shorten(&error.to_string()))))?;
         let start = map.as_ptr() as usize;
         let mut found = Vec::new();
         for (name, view) in parsed.iter() {
@@ -95,7 +111,7 @@ impl WeightFiles {
         if let Some((index, names)) = shard {
             if let Some(absent) = names.iter().find(|n| found.binary_search_by(|f| f.0.cmp(n)).is_err()) {
                 let index = index.display();
-                return Err(damaged(format!("tensor `{absent}` is not in this file, but {index} says so")));
+                return Err(damaged(format!("tensor `{}` is not in this file, but {index} says so", shorten(absent))));
             }
             // The index lists the names of a shard in order.
             found.retain(|(name, _)| names.binary_search(name).is_ok());
@@ -129,14 +145,19 @@ impl Index {
             weight_map: BTreeMap<String, String>,
         }
         let damaged = |problem: String| Error::Damaged { path: path.to_owned(), problem };
-        let text = std::fs::read(path).map_err(Error::io(path, "read the index of shards"))?;
+        let text = read_at_most(LARGEST_HEADER, path, "read the index of shards")?;
         refuse_foreign(path, &text)?;
-        let raw: Raw = serde_json::from_slice(&text).map_err(|e| damaged(format!("not an index of shards: {e}")))?;
+        let raw: Raw = serde_json::from_slice(&text)
+            .map_err(|e| damaged(format!("not an index of shards: {}", shorten(&e.to_string()))))?;
         let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (tensor, shard) in raw.weight_map {
             // A shard is a file beside the index; a path could point anywhere on the disk.
             if Path::new(&shard).file_name().is_none_or(|f| f != shard.as_str()) {
-                return Err(damaged(format!("tensor `{tensor}` is said to be in `{shard}`, which is not a file name")));
+                return Err(damaged(format!(
+                    "tensor `{}` is said to be in `{}`, which is not a file name",
+                    shorten(&tensor),
+                    shorten(&shard)
+                )));
             }
             shards.entry(shard).or_default().push(tensor);
         }

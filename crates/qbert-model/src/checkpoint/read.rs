@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::files::{StoredTensor, WeightFiles};
-use crate::config::Config;
+use crate::config::{Config, MOST_LABELS};
 use crate::error::{Error, Result};
 use crate::head::Head;
 use crate::layout::{Parameter, ParameterLayout};
@@ -209,6 +209,7 @@ impl Checkpoint {
                 None => return Err(self.missing(parameter, &layout)),
             }
         }
+        self.weights.check_unchanged()?;
         Ok(LoadedWeights { parameters: Parameters::new(Arc::new(layout), values), fresh })
     }
 
@@ -283,5 +284,12 @@ fn find_head(config: &Config, weights: &WeightFiles) -> Result<(Head, usize)> {
             nearest: None,
         });
     }
-    Ok((found, stored(found).map_or(0, |tensor| tensor.shape.first().copied().unwrap_or(0))))
+    let outputs = stored(found).map_or(0, |tensor| tensor.shape.first().copied().unwrap_or(0));
+    // A tensor without elements may claim any number of rows, and a name is made for each.
+    if let Some(tensor) = stored(found).filter(|_| outputs > MOST_LABELS) {
+        let (path, tensor) = (weights.path(tensor).to_owned(), &tensor.file_name);
+        let problem = format!("tensor `{tensor}` has {outputs} outputs; at most {MOST_LABELS} are supported");
+        return Err(Error::Damaged { path, problem });
+    }
+    Ok((found, outputs))
 }

@@ -7,8 +7,12 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::Range;
 
-use serde::Deserialize;
+use qbert_quant::{shorten, shorten_list};
 use serde_json::{Map, Value, json};
+
+mod parse;
+
+use parse::{RawEntry, RawHeader};
 
 /// The last tensor: checksums of all the others, of the header, and of itself.
 pub(super) const CHECKSUMS: &str = "checksums";
@@ -16,8 +20,9 @@ pub(super) const CHECKSUMS: &str = "checksums";
 const ALIGNMENT: usize = 64;
 const LENGTH_BYTES: usize = 8;
 const METADATA: &str = "__metadata__";
-/// No model's header comes near this; a larger one is damaged and refused before it is read.
-const LARGEST_HEADER: u64 = 100 << 20;
+/// No model's header comes near this; a larger one is damaged and refused before it is read. The tokenizer, which may be
+/// larger, is a tensor.
+const LARGEST_HEADER: u64 = 16 << 20;
 
 /// The two number formats of a packed file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,40 +152,25 @@ fn compare(file: &[u8], tensors: &[Entry], sums: &[u8]) -> Result<(), Problem> {
     }
     for (tensor, sum) in tensors.iter().zip(others) {
         if crc32fast::hash(&file[tensor.bytes.clone()]) != u32::from_le_bytes(*sum) {
-            return Err(Problem::Damaged(format!(
-                "tensor `{}` is damaged: it does not match its checksum",
-                tensor.name
-            )));
+            let name = shorten(&tensor.name);
+            return Err(Problem::Damaged(format!("tensor `{name}` is damaged: it does not match its checksum")));
         }
     }
     Ok(())
 }
 
-#[derive(Deserialize)]
-struct RawEntry {
-    dtype: String,
-    shape: Vec<u64>,
-    data_offsets: [u64; 2],
-}
-
 /// Reads the JSON; tensors must follow each other without gaps, and their lengths fit their shapes.
 fn parse(file: &[u8], end: usize) -> Result<Header, String> {
-    let json: Map<String, Value> =
-        serde_json::from_slice(&file[LENGTH_BYTES..end]).map_err(|error| format!("the header is no JSON: {error}"))?;
-    let mut header = Header { metadata: BTreeMap::new(), tensors: Vec::with_capacity(json.len()) };
-    for (name, value) in json {
-        if name == METADATA {
-            header.metadata = serde_json::from_value(value).map_err(|error| format!("the metadata: {error}"))?;
-        } else {
-            let raw: RawEntry = serde_json::from_value(value).map_err(|error| format!("tensor `{name}`: {error}"))?;
-            header.tensors.push(entry(name, &raw, end)?);
-        }
-    }
+    let RawHeader { metadata, tensors } = serde_json::from_slice(&file[LENGTH_BYTES..end])
+        .map_err(|error| format!("the header: {}", shorten(&error.to_string())))?;
+    let tensors = tensors.into_iter().map(|(name, raw)| entry(name, &raw, end));
+    let mut header = Header { metadata, tensors: tensors.collect::<Result<_, _>>()? };
     header.tensors.sort_by_key(|tensor| (tensor.bytes.start, tensor.bytes.end));
     let mut next = end;
     for tensor in &header.tensors {
         if tensor.bytes.start != next {
-            return Err(format!("tensor `{}` begins at byte {} instead of {next}", tensor.name, tensor.bytes.start));
+            let (name, start) = (shorten(&tensor.name), tensor.bytes.start);
+            return Err(format!("tensor `{name}` begins at byte {start} instead of {next}"));
         }
         next = tensor.bytes.end;
     }
@@ -189,7 +179,7 @@ fn parse(file: &[u8], end: usize) -> Result<Header, String> {
 
 fn entry(name: String, raw: &RawEntry, data: usize) -> Result<Entry, String> {
     let kind = [Kind::U8, Kind::F32].into_iter().find(|kind| kind.name() == raw.dtype);
-    let kind = kind.ok_or_else(|| format!("tensor `{name}` is stored as {}", raw.dtype))?;
+    let kind = kind.ok_or_else(|| format!("tensor `{}` is stored as {}", shorten(&name), shorten(&raw.dtype)))?;
     let place = |offset: u64| usize::try_from(offset).ok()?.checked_add(data);
     let bytes = place(raw.data_offsets[0]).zip(place(raw.data_offsets[1]));
     let shape: Option<Vec<usize>> = raw.shape.iter().map(|&side| usize::try_from(side).ok()).collect();
@@ -198,7 +188,10 @@ fn entry(name: String, raw: &RawEntry, data: usize) -> Result<Entry, String> {
         (Some((from, to)), Some(shape), Some(count)) if to.checked_sub(from) == Some(count) => {
             Ok(Entry { name, kind, shape, bytes: from..to })
         }
-        _ => Err(format!("tensor `{name}` has shape {:?} and bytes {:?}", raw.shape, raw.data_offsets)),
+        _ => {
+            let (name, shape) = (shorten(&name), shorten_list(&raw.shape));
+            Err(format!("tensor `{name}` has shape {shape} and bytes {:?}", raw.data_offsets))
+        }
     }
 }
 

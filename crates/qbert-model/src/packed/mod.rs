@@ -1,4 +1,4 @@
-//! `model.qbert`: one file with everything a prediction needs, used straight from the memory map.
+//! `model.qbert`: one file with everything a prediction needs, used as it is in memory or in the memory map.
 //!
 //! The format is specified byte by byte in `docs/reference/format.md`. Opening a file checks all of it: the frame, the checksum of
 //! every part, every shape and length against the configuration and the plan, and that every number is usable. After
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use qbert_kernels::MappedFile;
+use qbert_kernels::FileBytes;
 use qbert_kernels::int::{EmbeddingRows, PackedWeights};
 use qbert_quant::{ActivationParams, Affine, BitWidth, Layout as MatrixLayout, Plan, Site};
 
@@ -123,19 +123,48 @@ impl<'a> PackedGroups<'a> {
     }
 }
 
-/// The bytes of a model: a mapped file, or in memory.
+/// Where the bytes of an open model are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Storage {
+    /// In memory up to [`Storage::LARGEST_IN_MEMORY`], mapped above.
+    #[default]
+    Auto,
+    /// Read into memory. What happens to the file afterwards does not matter.
+    Memory,
+    /// Mapped: opens faster, and processes that open the same file share its memory. The file must then be replaced by
+    /// renaming another one over it. If something writes into it, [`PackedModel::check_unchanged`] fails; if something
+    /// cuts it short, the system may end the process.
+    Mapped,
+}
+
+impl Storage {
+    /// The largest file, in bytes, that [`Storage::Auto`] reads into memory: 256 MiB, more than BERT-base at 8 bits.
+    pub const LARGEST_IN_MEMORY: u64 = 256 << 20;
+
+    fn open(self, path: &Path) -> std::io::Result<FileBytes> {
+        let mapped = match self {
+            Self::Auto => std::fs::metadata(path)?.len() > Self::LARGEST_IN_MEMORY,
+            Self::Memory => false,
+            Self::Mapped => true,
+        };
+        if mapped { FileBytes::map(path) } else { FileBytes::read(path) }
+    }
+}
+
+/// The bytes of a model: a file's, or given by the caller.
 #[derive(Debug)]
-enum Storage {
-    Mapped(MappedFile),
+enum ModelBytes {
+    File(FileBytes),
     Owned(Vec<u8>),
 }
 
-impl std::ops::Deref for Storage {
+impl std::ops::Deref for ModelBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         match self {
-            Self::Mapped(map) => map,
+            Self::File(bytes) => bytes,
             Self::Owned(bytes) => bytes,
         }
     }
@@ -152,7 +181,7 @@ enum StoredSite {
 #[derive(Debug)]
 pub struct PackedModel {
     path: PathBuf,
-    storage: Storage,
+    bytes: ModelBytes,
     config: Config,
     layout: ParameterLayout,
     labels: Vec<String>,
@@ -168,18 +197,26 @@ pub struct PackedModel {
 }
 
 impl PackedModel {
-    /// Maps and checks the file at `path`.
+    /// Opens and checks the file at `path`, with [`Storage::Auto`].
     ///
     /// # Errors
     /// When the file cannot be read, is not a packed model, has another version, or is damaged in any way. The error
     /// names the file and the part.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::open_in(Storage::Auto, path)
+    }
+
+    /// Opens and checks the file at `path`. Checksums are verified over the bytes that are used later.
+    ///
+    /// # Errors
+    /// As [`PackedModel::open`].
+    pub fn open_in(storage: Storage, path: &Path) -> Result<Self> {
         if path.is_dir() {
             let problem = "this is a directory, not a packed model".to_owned();
             return Err(crate::Error::NotPacked { path: path.to_owned(), problem });
         }
-        let map = MappedFile::open(path).map_err(crate::Error::io(path, "open the packed model"))?;
-        read::read(path, Storage::Mapped(map))
+        let bytes = storage.open(path).map_err(crate::Error::io(path, "open the packed model"))?;
+        read::read(path, ModelBytes::File(bytes))
     }
 
     /// Opens a model from bytes in memory; errors call them `name`.
@@ -187,7 +224,7 @@ impl PackedModel {
     /// # Errors
     /// As [`PackedModel::open`].
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self> {
-        read::read(Path::new(name), Storage::Owned(bytes))
+        read::read(Path::new(name), ModelBytes::Owned(bytes))
     }
 
     /// Verifies every checksum again, in case the file changed since it was opened.
@@ -195,7 +232,27 @@ impl PackedModel {
     /// # Errors
     /// As [`PackedModel::open`].
     pub fn verify(&self) -> Result<()> {
-        read::check_frame(&self.path, &self.storage).map(|_| ())
+        read::check_frame(&self.path, &self.bytes).map(|_| ())
+    }
+
+    /// Whether the bytes are in memory of their own, where nothing can change them.
+    pub fn is_in_memory(&self) -> bool {
+        match &self.bytes {
+            ModelBytes::File(bytes) => bytes.is_in_memory(),
+            ModelBytes::Owned(_) => true,
+        }
+    }
+
+    /// Asks the system whether something wrote into a mapped file since it was opened, by its length and the time of its
+    /// last change. Costs nothing for a model in memory; [`PackedModel::verify`] compares every byte.
+    ///
+    /// # Errors
+    /// [`Error::Changed`](crate::Error::Changed) from the first change on.
+    pub fn check_unchanged(&self) -> Result<()> {
+        match &self.bytes {
+            ModelBytes::File(bytes) if bytes.is_changed() => Err(crate::Error::Changed { path: self.path.clone() }),
+            _ => Ok(()),
+        }
     }
 
     /// The file, or the name given to [`PackedModel::from_bytes`].
@@ -205,7 +262,7 @@ impl PackedModel {
 
     /// Bytes of the whole file.
     pub fn file_len(&self) -> usize {
-        self.storage.len()
+        self.bytes.len()
     }
 
     /// Every tensor with its size in bytes, in the order of the file. The header makes up the rest of
@@ -251,7 +308,7 @@ impl PackedModel {
 
     /// The tokenizer.
     pub fn tokenizer(&self) -> PackedTokenizer<'_> {
-        let bytes = &self.storage[self.tokenizer.clone()];
+        let bytes = &self.bytes[self.tokenizer.clone()];
         match &self.tokenizer_options {
             Some(options) => PackedTokenizer::Vocabulary { text: bytes, options },
             None => PackedTokenizer::Json(bytes),
@@ -270,7 +327,7 @@ impl PackedModel {
             StoredSite::Codes { bits, layout, affines, bytes } => {
                 let groups = PackedGroups { layout: *layout, affines };
                 let (bits, rows, cols) = (bits.get(), layout.rows(), layout.cols());
-                let bytes = &self.storage[bytes.clone()];
+                let bytes = &self.bytes[bytes.clone()];
                 // Lengths were checked when the file was opened.
                 match site {
                     Site::Layer(..) => {
@@ -291,7 +348,7 @@ impl PackedModel {
     }
 
     fn floats_at(&self, bytes: &Range<usize>) -> Cow<'_, [f32]> {
-        let bytes = &self.storage[bytes.clone()];
+        let bytes = &self.bytes[bytes.clone()];
         match bytemuck::try_cast_slice(bytes) {
             Ok(values) if cfg!(target_endian = "little") => Cow::Borrowed(values),
             _ => Cow::Owned(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()),

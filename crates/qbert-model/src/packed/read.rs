@@ -4,15 +4,21 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use qbert_kernels::int::{EmbeddingRows, PackedWeights};
-use qbert_quant::{ActivationParams, Affine, BitWidth, Layout as MatrixLayout, Plan, Precision, Site, SitedTensor};
+use qbert_quant::{
+    ActivationParams, Affine, BitWidth, Layout as MatrixLayout, Plan, Precision, Site, SitedTensor, shorten,
+    shorten_list,
+};
 
 use super::header::{Entry, Header, Kind, Problem};
-use super::{LayerActivations, PackedModel, Storage, StoredSite, VERSION};
+use super::{LayerActivations, ModelBytes, PackedModel, StoredSite, VERSION};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::head::Head;
 use crate::layout::{Parameter, ParameterLayout};
 use crate::role::Module;
+
+/// The longest text of the metadata, the configuration aside: a plan of 256 layers is a tenth of it.
+const LARGEST_TEXT: u64 = 1 << 20;
 
 /// Checks the frame, its checksums and the version.
 pub(super) fn check_frame(path: &Path, bytes: &[u8]) -> Result<Header> {
@@ -31,17 +37,17 @@ pub(super) fn check_frame(path: &Path, bytes: &[u8]) -> Result<Header> {
     match header.metadata.get("version") {
         Some(version) if *version == VERSION.to_string() => Ok(header),
         version => {
-            let found = version.map_or("no version", String::as_str);
+            let found = version.map_or("no version".into(), |version| shorten(version));
             let problem = format!("a packed model of version {found}, and only version {VERSION} is read");
             Err(Error::NotPacked { path: path.to_owned(), problem })
         }
     }
 }
 
-pub(super) fn read(path: &Path, storage: Storage) -> Result<PackedModel> {
-    let header = check_frame(path, &storage)?;
+pub(super) fn read(path: &Path, bytes: ModelBytes) -> Result<PackedModel> {
+    let header = check_frame(path, &bytes)?;
     let sizes = header.tensors.iter().map(|tensor| (tensor.name.clone(), tensor.bytes.len())).collect();
-    let mut reader = Reader::new(path, &storage, header);
+    let mut reader = Reader::new(path, &bytes, header);
     let config = Config::parse(reader.text("config")?.as_bytes(), path)?;
     let plan = Plan::parse(reader.text("plan")?, &format!("{}: the plan inside", path.display()))?;
     plan.check_layers(config.layers).map_err(|error| reader.damaged(error.to_string()))?;
@@ -66,7 +72,8 @@ pub(super) fn read(path: &Path, storage: Storage) -> Result<PackedModel> {
             return Err(reader.damaged(format!("activations of {bits} bits; only 8 are supported")));
         }
     };
-    let tokenizer_options = reader.metadata.get("tokenizer_options").cloned();
+    let has_options = reader.metadata.contains_key("tokenizer_options");
+    let tokenizer_options = has_options.then(|| reader.text("tokenizer_options").map(str::to_owned)).transpose()?;
     let name = if tokenizer_options.is_some() { "vocabulary" } else { "tokenizer" };
     let tokenizer = reader.take(name, Kind::U8)?.bytes;
     reader.nothing_left()?;
@@ -85,7 +92,7 @@ pub(super) fn read(path: &Path, storage: Storage) -> Result<PackedModel> {
         floats,
         activations,
         sizes,
-        storage,
+        bytes,
     })
 }
 
@@ -109,11 +116,16 @@ impl<'a> Reader<'a> {
 
     fn text(&self, key: &str) -> Result<&str> {
         let text = self.metadata.get(key).ok_or_else(|| self.damaged(format!("the metadata has no `{key}`")))?;
+        let most = if key == "config" { Config::LARGEST_FILE } else { LARGEST_TEXT };
+        if text.len() as u64 > most {
+            return Err(self.damaged(format!("`{key}` in the metadata has {} bytes; at most {most}", text.len())));
+        }
         Ok(text)
     }
 
     fn provenance(&self) -> Result<BTreeMap<String, String>> {
-        serde_json::from_str(self.text("provenance")?).map_err(|error| self.damaged(format!("`provenance`: {error}")))
+        serde_json::from_str(self.text("provenance")?)
+            .map_err(|error| self.damaged(format!("`provenance`: {}", shorten(&error.to_string()))))
     }
 
     /// The layout, from the configuration and the tensors in the file.
@@ -138,8 +150,8 @@ impl<'a> Reader<'a> {
     fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Entry> {
         let entry = self.take(name, Kind::F32)?;
         if entry.shape != shape {
-            let found = entry.shape;
-            return Err(self.damaged(format!("tensor `{name}` has shape {found:?}, the model asks for {shape:?}")));
+            let (found, asked) = (shorten_list(&entry.shape), shorten_list(shape));
+            return Err(self.damaged(format!("tensor `{name}` has shape {found}, the model asks for {asked}")));
         }
         let bad = self.values(&entry).position(|value| !value.is_finite());
         match bad {
@@ -214,7 +226,7 @@ impl<'a> Reader<'a> {
     fn nothing_left(&self) -> Result<()> {
         match self.tensors.keys().next() {
             None => Ok(()),
-            Some(name) => Err(self.damaged(format!("tensor `{name}` belongs to no part of the model"))),
+            Some(name) => Err(self.damaged(format!("tensor `{}` belongs to no part of the model", shorten(name)))),
         }
     }
 }

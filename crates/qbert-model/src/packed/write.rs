@@ -10,7 +10,7 @@ use qbert_quant::{BitWidth, Layout as MatrixLayout, Plan, Precision, QuantizedMa
 use super::header::{self, Kind, NewTensor};
 use super::{LayerActivations, PackedTokenizer, VERSION};
 use crate::atomic;
-use crate::config::Config;
+use crate::config::{Config, MOST_LABELS};
 use crate::error::{Error, Result};
 use crate::layout::Parameter;
 use crate::parameters::Parameters;
@@ -92,6 +92,9 @@ fn collect(path: &Path, contents: &PackedContents<'_>) -> Result<(BTreeMap<Strin
     let layout = parameters.layout();
     let output = layout.role(Module::Head.bias()).filter(|_| layout.head().has_labels());
     let outputs = output.map_or(0, |bias| bias.span.len());
+    if labels.len() > MOST_LABELS {
+        return Err(problem(format!("{} labels; at most {MOST_LABELS} are supported", labels.len())));
+    }
     if labels.len() != outputs {
         return Err(problem(format!("{} labels for a head of {outputs} outputs", labels.len())));
     }

@@ -9,6 +9,7 @@ use crate::error::{Error, PlanProblem};
 use crate::groups::GroupSpec;
 use crate::nearest::nearest;
 use crate::range::RangeMethod;
+use crate::shorten::shorten;
 use crate::site::{Embedding, Matrix, Site, layer_number};
 use std::ops::Range as Span;
 use toml::Spanned;
@@ -25,7 +26,7 @@ pub(super) fn parse(text: &str, source_name: &str) -> Result<Plan, Error> {
         let span = error.span().unwrap_or(0..0);
         let message = error.message().lines().next().unwrap_or("unreadable").to_owned();
         let problem = match message.as_str() {
-            "duplicate key" => PlanProblem::DuplicateKey { key: source.dotted_key(&span) },
+            "duplicate key" => PlanProblem::DuplicateKey { key: shorten(source.dotted_key(&span)).into_owned() },
             _ => PlanProblem::NotToml { message },
         };
         source.error(span, problem)
@@ -53,11 +54,15 @@ impl Source<'_> {
         Error::Plan { file: self.name.to_owned(), line, problem }
     }
 
-    /// The key at a place, with what stands before it on the line when that belongs to it: `layer.0`.
-    fn dotted_key(&self, span: &Span<usize>) -> String {
-        let before = self.text.get(..span.end).unwrap_or("");
-        let start = before.rfind(|character: char| character.is_whitespace() || "{,[".contains(character));
-        before[start.map_or(0, |place| place + 1)..].to_owned()
+    /// The key at a place, with the dotted names before it on the line: `layer.0`. A quoted key may hold spaces and dots
+    /// of its own, so it stands alone.
+    fn dotted_key(&self, span: &Span<usize>) -> &str {
+        let key = self.text.get(span.clone()).unwrap_or_default();
+        let before = self.text.get(..span.start).unwrap_or_default();
+        let is_plain = |character: char| character.is_ascii_alphanumeric() || "_-.".contains(character);
+        let prefix = before.len() - before.trim_end_matches(is_plain).len();
+        let dotted = self.text.get(span.start - prefix..span.end).unwrap_or(key);
+        if key.starts_with(['"', '\'']) { key } else { dotted }
     }
 }
 
@@ -90,7 +95,7 @@ impl<'tree, 'text> Table<'tree, 'text> {
         let Some((key, _)) = unknown.min_by_key(|(key, _)| key.span().start) else { return Ok(()) };
         let text = key.get_ref().to_string();
         let nearest = nearest(&text, known);
-        let problem = PlanProblem::UnknownKey { key: text, table: self.name.clone(), nearest };
+        let problem = PlanProblem::UnknownKey { key: shorten(&text).into_owned(), table: self.name.clone(), nearest };
         Err(self.source.error(key.span(), problem))
     }
 
@@ -107,9 +112,9 @@ impl<'tree, 'text> Table<'tree, 'text> {
 
     fn wrong_type(&self, value: &Value<'_>, key: &str, expected: &'static str) -> Error {
         let found = match value.get_ref() {
-            DeValue::String(text) => format!("the string {text:?}"),
-            DeValue::Integer(number) => format!("the number {number}"),
-            DeValue::Float(number) => format!("the number {number}"),
+            DeValue::String(text) => format!("the string {:?}", shorten(text)),
+            DeValue::Integer(number) => format!("the number {}", shorten(number.as_str())),
+            DeValue::Float(number) => format!("the number {}", shorten(number.as_str())),
             DeValue::Boolean(word) => word.to_string(),
             DeValue::Datetime(_) => "a date".to_owned(),
             DeValue::Array(_) => "a list".to_owned(),
@@ -208,7 +213,7 @@ fn layers(encoder: &Table<'_, '_>) -> Result<Vec<LayerPlan>, Error> {
     let mut numbered = Vec::new();
     for (key, value) in layers.table {
         let Some(number) = layer_number(key.get_ref()).filter(|&number| number < MOST_LAYERS) else {
-            let problem = PlanProblem::LayerNumber { text: key.get_ref().to_string() };
+            let problem = PlanProblem::LayerNumber { text: shorten(key.get_ref()).into_owned() };
             return Err(encoder.source.error(key.span(), problem));
         };
         numbered.push((number, key.span(), value));

@@ -7,6 +7,10 @@ use super::Encoder;
 use crate::state::{FloatBuffers, State, room};
 use crate::weights::{Layer, Linear};
 
+/// Attention probabilities that are in memory at once, over all heads, if a row of each is no more: 16 MiB, all of 512
+/// tokens in BERT-large.
+const MOST_PROBABILITIES: usize = 1 << 22;
+
 impl Encoder {
     /// Computes one layer from the hidden state, in place.
     pub(super) fn layer_in_floats(&self, layer: &Layer, only_first: bool, state: &mut State) {
@@ -55,7 +59,8 @@ impl Encoder {
         self.compute.norm_to_codes(NormOutput { norm, hidden, codes: None });
     }
 
-    /// `softmax(Q·Kᵀ/√D)·V` of one sequence: a task per head, each into its own block, then side by side.
+    /// `softmax(Q·Kᵀ/√D)·V` of one sequence: a task per head, each into its own block, then side by side. Queries are taken
+    /// some at a time, so that memory grows with the length and not with its square; a row does not depend on others.
     fn attend(&self, tokens: std::ops::Range<usize>, width: usize, floats: &mut FloatBuffers) {
         let FloatBuffers { query, key, value, context, probabilities, head_contexts, .. } = floats;
         let (heads, length) = (self.model.config().heads, tokens.len());
@@ -63,15 +68,21 @@ impl Encoder {
         let scale = 1.0 / (size as f32).sqrt();
         let rows = tokens.start * width..tokens.end * width;
         let [query, key, value] = [query, key, value].map(|all| MatRef::new(&all[rows.clone()], length, width));
-        let (square, block) = (length * length, length * size);
-        let buffers = [room(probabilities, heads * square), room(head_contexts, heads * block)];
-        self.compute.threads().for_each_chunk(buffers, [square, block], |head, [probabilities, out]| {
+        let queries = (MOST_PROBABILITIES / heads / length).clamp(1, length);
+        let (part, block) = (queries * length, length * size);
+        let buffers = [room(probabilities, heads * part), room(head_contexts, heads * block)];
+        self.compute.threads().for_each_chunk(buffers, [part, block], |head, [probabilities, out]| {
             let columns = head * size..(head + 1) * size;
             let [query, key, value] = [query, key, value].map(|all| all.block(0..length, columns.clone()));
-            kernels.gemm_nt(query, key, Start::ZERO, MatMut::new(probabilities, length, length));
-            kernels.softmax(probabilities, length, scale);
-            let probabilities = MatRef::new(probabilities, length, length);
-            kernels.gemm_nn(probabilities, value, Start::ZERO, MatMut::new(out, length, size));
+            for (index, out) in out.chunks_mut(queries * size).enumerate() {
+                let (first, rows) = (index * queries, out.len() / size);
+                let query = query.block(first..first + rows, 0..size);
+                let probabilities = &mut probabilities[..rows * length];
+                kernels.gemm_nt(query, key, Start::ZERO, MatMut::new(probabilities, rows, length));
+                kernels.softmax(probabilities, length, scale);
+                let probabilities = MatRef::new(probabilities, rows, length);
+                kernels.gemm_nn(probabilities, value, Start::ZERO, MatMut::new(out, rows, size));
+            }
         });
         let context = &mut context[rows];
         for (head, block) in head_contexts.chunks_exact(block).take(heads).enumerate() {
