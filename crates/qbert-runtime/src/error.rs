@@ -81,6 +81,14 @@ pub enum Error {
         /// What is wrong with it.
         source: Box<Error>,
     },
+    /// The texts of an input are together longer than the session takes.
+    #[error("an input of {bytes} bytes; at most {limit} are taken")]
+    InputTooLong {
+        /// The bytes of the input.
+        bytes: usize,
+        /// The most bytes ([`SessionOptions::max_input_bytes`](crate::SessionOptions::max_input_bytes)).
+        limit: usize,
+    },
     /// The longest sequence is 0, or longer than the model allows.
     #[error("sequences of up to {max_len} tokens; the model takes 1 to {positions}")]
     MaxLen {
@@ -137,6 +145,7 @@ impl Error {
                     "ask for at most {positions}, or leave the length out for as long as the model takes"
                 ));
             }
+            Self::InputTooLong { .. } => "break the text into shorter ones, or set `session.max_input_bytes`",
             Self::Tokens { .. } => {
                 "segments go with ids one to one, offsets ascend from 0 to the number of ids, and no sequence is longer than the model's positions"
             }

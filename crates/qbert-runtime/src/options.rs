@@ -22,6 +22,9 @@ pub struct SessionOptions {
     /// The longest sequence in tokens, including special tokens. `None` means the model's own limit, or 384 for
     /// question answering if the model allows more. Longer texts are cut or split into windows.
     pub max_len: Option<usize>,
+    /// The longest input in bytes, all its texts together, for entities and questions: 1 MiB by default. Longer ones are
+    /// refused, because every part of them would be computed. Texts to classify or embed are cut instead, and may be longer.
+    pub max_input_bytes: usize,
     /// The instruction set. `None` picks the best one of this CPU.
     pub kernels: Option<Kernels>,
     /// Threads, instruction set and scratch memory to share with other sessions. Takes precedence over `threads` and
@@ -32,13 +35,24 @@ pub struct SessionOptions {
 }
 
 impl Default for SessionOptions {
-    /// One thread per core, the model's own length limit, the best instruction set, the file in memory unless it is large.
+    /// One thread per core, the model's own length limit, inputs of up to 1 MiB, the best instruction set, the file in memory
+    /// unless it is large.
     fn default() -> Self {
-        Self { threads: Threads::available(), max_len: None, kernels: None, compute: None, storage: Storage::Auto }
+        Self {
+            threads: Threads::available(),
+            max_len: None,
+            max_input_bytes: Self::MAX_INPUT_BYTES,
+            kernels: None,
+            compute: None,
+            storage: Storage::Auto,
+        }
     }
 }
 
 impl SessionOptions {
+    /// The default of [`SessionOptions::max_input_bytes`]: 1 MiB.
+    pub const MAX_INPUT_BYTES: usize = 1 << 20;
+
     /// Sets the number of threads that work on one request.
     ///
     /// For many small concurrent requests, use 1 and one request per core.
@@ -63,6 +77,19 @@ impl SessionOptions {
     #[must_use]
     pub fn max_len(mut self, max_len: impl Into<Option<usize>>) -> Self {
         self.max_len = max_len.into();
+        self
+    }
+
+    /// Sets the longest input in bytes for entities and questions.
+    ///
+    /// ```
+    /// # use qbert_runtime::SessionOptions;
+    /// assert_eq!(SessionOptions::default().max_input_bytes, 1 << 20);
+    /// assert_eq!(SessionOptions::default().max_input_bytes(4096).max_input_bytes, 4096);
+    /// ```
+    #[must_use]
+    pub fn max_input_bytes(mut self, bytes: usize) -> Self {
+        self.max_input_bytes = bytes;
         self
     }
 

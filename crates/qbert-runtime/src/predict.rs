@@ -137,7 +137,8 @@ impl Session {
                 wrapped(results, Prediction::Classification)
             }
             Head::TokenClassification => {
-                let results = self.run_each::<_, tag::EncodedSentence>(self.sources(&inputs, tag::source));
+                let source = |input| tag::source(input, self.tokenizer().ideographs());
+                let results = self.run_each::<_, tag::EncodedSentence>(self.sources(&inputs, source));
                 wrapped(results, Prediction::Tagging)
             }
             Head::QuestionAnswering => {

@@ -25,6 +25,7 @@ pub struct Session {
     /// What the model was trained for, if its file says so.
     task: Option<Task>,
     max_len: usize,
+    max_input_bytes: usize,
     states: StatePool,
 }
 
@@ -93,7 +94,8 @@ impl Session {
         let task = model.task().parse().ok();
         let states = StatePool::new(compute.threads().count().max(Threads::available()));
         let encoder = Encoder { model, weights, compute };
-        Ok(Self { encoder, tokenizer, task, max_len, states })
+        let max_input_bytes = options.max_input_bytes;
+        Ok(Self { encoder, tokenizer, task, max_len, max_input_bytes, states })
     }
 
     /// Computes hidden states and scores of token ids. Allocates nothing once it has seen requests of this size.
@@ -263,6 +265,12 @@ impl Session {
     /// ```
     pub fn max_len(&self) -> usize {
         self.max_len
+    }
+
+    /// Refuses texts that are together longer than [`SessionOptions::max_input_bytes`].
+    pub(crate) fn check_bytes(&self, bytes: usize) -> Result<()> {
+        let limit = self.max_input_bytes;
+        if bytes > limit { Err(Error::InputTooLong { bytes, limit }) } else { Ok(()) }
     }
 
     /// The instruction set and threads that the session computes with.

@@ -249,6 +249,34 @@ pub enum Error {
         /// Lines in `vocab.txt`.
         vocab: usize,
     },
+    /// A tokenizer that needs another program or other rules than BERT's WordPiece.
+    #[error("{name}: {what}, which is not read; with vocab.txt, the classes that are read are {known}")]
+    TokenizerClass {
+        /// The file.
+        name: String,
+        /// The setting and its value.
+        what: String,
+        /// The classes that are read.
+        known: String,
+    },
+    /// A line, or a whole file, that is longer than any sensible text.
+    #[error("{}{}: more than {} MiB", path.display(), line.map(|line| format!(":{line}")).unwrap_or_default(), limit >> 20)]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1; `None` for a whole file.
+        line: Option<usize>,
+        /// The most bytes that are read.
+        limit: usize,
+    },
+    /// A text that is too long to be tokenized in one go.
+    #[error("a text of {bytes} bytes without a place to cut it; at most {} MiB can be tokenized in one go", limit >> 20)]
+    TextTooLong {
+        /// The bytes of the text, or of the part that cannot be cut.
+        bytes: usize,
+        /// The most bytes.
+        limit: usize,
+    },
     /// A text that the tokenizer rejects.
     #[error("the text {text:?} cannot be tokenized: {problem}")]
     Tokenization {
@@ -376,6 +404,12 @@ impl Error {
             }
             Error::NoTokenizer { .. } => "copy one of them from the original checkpoint".to_owned(),
             Error::VocabularyMismatch { .. } => "they belong to different models: remove the wrong one".to_owned(),
+            Error::TokenizerClass { .. } => {
+                "convert the tokenizer to a tokenizer.json, if its class has one, or use another checkpoint".to_owned()
+            }
+            Error::TooLong { line: Some(_), .. } => "break the line, or check that this is a text file".to_owned(),
+            Error::TooLong { line: None, .. } => "check that this is the right file".to_owned(),
+            Error::TextTooLong { .. } => "break the text into shorter ones".to_owned(),
             Error::Tokenization { .. } => return None,
             Error::MaxLen { least, .. } => format!("use {least} or more"),
             Error::ZeroStride => "the usual stride is 128".to_owned(),

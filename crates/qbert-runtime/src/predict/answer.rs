@@ -33,6 +33,7 @@ impl<'a> Encoding<Source<'a>> for EncodedQuestion<'a> {
     type Output = Answers;
 
     fn encode(session: &Session, (question, context): Source<'a>) -> Result<Self> {
+        session.check_bytes(question.len() + context.len())?;
         let windows = encode(session.tokenizer(), question, context, 0, &session.qa_options())?;
         Ok(Self { context, windows })
     }
@@ -54,7 +55,7 @@ pub(super) fn source(input: &Input) -> Option<Source<'_>> {
 }
 
 impl Session {
-    /// Answers questions, each with its context, in order. Contexts may have any length.
+    /// Answers questions, each with its context, in order. Contexts may be longer than a sequence.
     ///
     /// ```
     /// # mod tiny { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/model.rs")); }

@@ -2,7 +2,7 @@
 
 use qbert_model::Head;
 use qbert_tasks::Encoded;
-use qbert_tasks::ner::{Entity, NerWindow, TagDecoder, Word, WordTag, encode, entities, split_words};
+use qbert_tasks::ner::{Entity, Ideographs, NerWindow, TagDecoder, Word, WordTag, encode, entities, split_words};
 use serde::Serialize;
 
 use super::{Encoding, indexed};
@@ -34,8 +34,8 @@ pub(super) struct Source {
 }
 
 impl Source {
-    fn text(text: &str) -> Self {
-        Self { text: text.to_owned(), words: split_words(text) }
+    fn text(text: &str, ideographs: Ideographs) -> Self {
+        Self { text: text.to_owned(), words: split_words(text, ideographs) }
     }
 
     fn words<S: AsRef<str>>(given: &[S]) -> Self {
@@ -62,6 +62,7 @@ impl Encoding<Source> for EncodedSentence {
     type Output = Tagging;
 
     fn encode(session: &Session, source: Source) -> Result<Self> {
+        session.check_bytes(source.text.len())?;
         let words: Vec<&str> = source.words.iter().map(|word| word.text.as_str()).collect();
         let windows = encode(session.tokenizer(), &words, None, 0, session.max_len())?;
         Ok(Self { source, windows })
@@ -82,16 +83,17 @@ impl Encoding<Source> for EncodedSentence {
     }
 }
 
-pub(super) fn source(input: &Input) -> Option<Source> {
+pub(super) fn source(input: &Input, ideographs: Ideographs) -> Option<Source> {
     match input {
-        Input::Text { text } => Some(Source::text(text)),
+        Input::Text { text } => Some(Source::text(text, ideographs)),
         Input::Words { words } => Some(Source::words(words)),
         _ => None,
     }
 }
 
 impl Session {
-    /// Finds the entities in texts, in order. Texts are split into words as in the CoNLL files and may have any length.
+    /// Finds the entities in texts, in order. Texts are split into words as in the CoNLL files, and every Chinese character
+    /// is a word if the model's tokenizer treats it so. Texts may be longer than a sequence.
     ///
     /// ```
     /// # mod tiny { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/model.rs")); }
@@ -107,7 +109,7 @@ impl Session {
     /// [`Error::WrongTask`](crate::Error::WrongTask) if the model does not tag words,
     /// [`Error::Item`](crate::Error::Item) for a text that cannot be encoded.
     pub fn tag_texts<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Tagging>> {
-        self.tag(texts.iter().map(|text| Source::text(text.as_ref())))
+        self.tag(texts.iter().map(|text| Source::text(text.as_ref(), self.tokenizer().ideographs())))
     }
 
     /// Tags words that are already split, sentence by sentence.

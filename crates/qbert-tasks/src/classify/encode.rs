@@ -5,7 +5,7 @@
 //! the odd one. Tests compare generated pairs with `transformers` (`reference/metrics`).
 
 use super::ClassifyExample;
-use crate::encoded::{Encoded, ids};
+use crate::encoded::Encoded;
 use crate::{Error, Result, Tokenizer};
 
 /// An encoded example with its label.
@@ -24,16 +24,16 @@ pub struct ClassifyFeature {
 pub fn encode(tokenizer: &Tokenizer, text: &str, text2: Option<&str>, max_len: usize) -> Result<Encoded> {
     check_max_len(max_len, text2.is_some())?;
     let special = tokenizer.special();
-    let first = ids(tokenizer, text)?;
     let Some(text2) = text2 else {
-        let kept = first.len().min(max_len - 2);
-        let encoded = Encoded::build(special, &first[..kept], None);
-        return Ok(Encoded { removed: first.len() - kept, ..encoded });
+        let (kept, removed) = tokenizer.first_ids(text, max_len - 2)?;
+        return Ok(Encoded { removed, ..Encoded::build(special, &kept, None) });
     };
-    let second = ids(tokenizer, text2)?;
-    let (kept, kept2) = longest_first(first.len(), second.len(), max_len - 3);
+    // Neither text keeps more than all the room, and what exceeds it counts as removed whatever the other one has.
+    let room = max_len - 3;
+    let ((first, more), (second, more2)) = (tokenizer.first_ids(text, room)?, tokenizer.first_ids(text2, room)?);
+    let (kept, kept2) = longest_first(first.len() + more, second.len() + more2, room);
     let encoded = Encoded::build(special, &first[..kept], Some(&second[..kept2]));
-    Ok(Encoded { removed: first.len() + second.len() - kept - kept2, ..encoded })
+    Ok(Encoded { removed: first.len() + more + second.len() + more2 - kept - kept2, ..encoded })
 }
 
 /// Encodes every example, in order.

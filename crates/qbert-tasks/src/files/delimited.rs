@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::Format;
 use super::csv_fields::RecordParser;
-use super::lines::Lines;
+use super::lines::{LONGEST_LINE, Lines};
 use crate::{Error, Result};
 
 const TSV_LAYOUT: &str = "tabs separate columns and there is no quoting, so a text must not contain a tab";
@@ -67,7 +67,7 @@ impl Table {
     }
 
     fn next_record(&mut self) -> Result<Option<Row>> {
-        let mut first_line = None;
+        let (mut first_line, mut length) = (None, 0);
         loop {
             let path = self.lines.path().to_owned();
             let Some((number, line)) = self.lines.next_line()? else {
@@ -80,6 +80,11 @@ impl Table {
                 continue;
             }
             let begin = *first_line.get_or_insert(number);
+            // A quote that is never closed makes one record of the rest of the file.
+            length += line.len() + 1;
+            if length > LONGEST_LINE {
+                return Err(Error::TooLong { path, line: Some(begin), limit: LONGEST_LINE });
+            }
             if !self.quoting {
                 return Ok(Some(Row { line: begin, fields: line.split('\t').map(str::to_owned).collect() }));
             }

@@ -4,12 +4,40 @@
 //! accepts NUL bytes.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The longest line of a data file or of standard input, in bytes. A longer one is refused before it is in memory.
+pub const LONGEST_LINE: usize = 16 << 20;
+
+/// The longest file that is read whole (SQuAD's layout), in bytes.
+const LONGEST_FILE: usize = 1 << 30;
+
+/// Appends the next line with its line break to `line`, as `read_until` does, but at most [`LONGEST_LINE`] bytes and one
+/// more: a longer line is `line.len() > LONGEST_LINE` for the caller to refuse. Returns the number of bytes, 0 at the end.
+///
+/// # Errors
+/// As the reader.
+pub fn read_line_limited(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<usize> {
+    let room = (LONGEST_LINE + 1).saturating_sub(line.len());
+    reader.take(room as u64).read_until(b'\n', line)
+}
+
+/// A file of at most `limit` bytes. Reads no more than that, whatever the file is.
+pub(crate) fn read_limited(path: &Path, limit: usize) -> Result<Vec<u8>> {
+    let wrong = |source| Error::Io { path: path.to_owned(), source };
+    let file = File::open(path).map_err(wrong)?;
+    let mut bytes = Vec::new();
+    file.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(wrong)?;
+    if bytes.len() > limit {
+        return Err(Error::TooLong { path: path.to_owned(), line: None, limit });
+    }
+    Ok(bytes)
+}
 
 /// A file read line by line.
 pub(crate) struct Lines {
@@ -28,12 +56,15 @@ impl Lines {
     /// The next line without its line end, and its number from 1; `None` at the end of the file.
     pub(crate) fn next_line(&mut self) -> Result<Option<(usize, &str)>> {
         self.buffer.clear();
-        let read = self.reader.read_until(b'\n', &mut self.buffer);
+        let read = read_line_limited(&mut self.reader, &mut self.buffer);
         let read = read.map_err(|source| Error::Io { path: self.path.clone(), source })?;
         if read == 0 {
             return Ok(None);
         }
         self.number += 1;
+        if self.buffer.len() > LONGEST_LINE {
+            return Err(Error::TooLong { path: self.path.clone(), line: Some(self.number), limit: LONGEST_LINE });
+        }
         let line = checked_line(&self.path, self.number, &self.buffer)?;
         Ok(Some((self.number, line)))
     }
@@ -55,7 +86,7 @@ fn checked_line<'a>(path: &Path, number: usize, bytes: &'a [u8]) -> Result<&'a s
 
 /// A whole file as text, for formats that are not made of lines, with the same checks and line numbers.
 pub(crate) fn whole_file(path: &Path) -> Result<String> {
-    let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    let bytes = read_limited(path, LONGEST_FILE)?;
     let bytes = match bytes.strip_prefix(BYTE_ORDER_MARK) {
         Some(rest) => rest.to_vec(),
         None => bytes,

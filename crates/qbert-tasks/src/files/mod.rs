@@ -1,13 +1,15 @@
 //! Data files: [`read`] turns the files of any task into a [`Dataset`].
 //!
 //! All readers accept UTF-8 with or without a byte-order mark, `\n` or `\r\n`, and a missing last newline. They reject
-//! NUL bytes and invalid UTF-8 with the line, and files without a single example. Several files of one task are read
+//! NUL bytes, invalid UTF-8 and lines of more than 16 MiB with the line, and files without a single example. Several files of one task are read
 //! one after the other, and labels are collected over all of them.
 
 pub(crate) mod csv_fields;
 pub(crate) mod delimited;
 pub(crate) mod jsonl;
 pub(crate) mod lines;
+
+pub use lines::{LONGEST_LINE, read_line_limited};
 
 use std::path::Path;
 

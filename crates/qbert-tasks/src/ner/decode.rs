@@ -123,14 +123,14 @@ pub fn entities<S: AsRef<str>>(text: &str, words: &[Word], tags: &[S], probabili
 
 #[cfg(test)]
 mod tests {
-    use super::super::{NerWindow, WordPosition, split_words};
+    use super::super::{Ideographs, NerWindow, WordPosition, split_words};
     use super::*;
     use crate::Encoded;
 
     #[test]
     fn entities_carry_their_place_in_characters() {
         let text = "Zoë Ångström, of Ås";
-        let words = split_words(text);
+        let words = split_words(text, Ideographs::Alone);
         let tags = ["B-PER", "I-PER", "O", "O", "I-LOC"];
         let found = entities(text, &words, &tags, &[0.5, 1.0, 1.0, 1.0, 0.25]).unwrap();
         assert_eq!(found.len(), 2);

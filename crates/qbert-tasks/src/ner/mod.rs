@@ -11,7 +11,8 @@ pub use encode::{NerWindow, WordPosition, encode, encode_all};
 pub(crate) use read::read;
 pub(crate) use score::score;
 pub use score::{EntityReport, EntitySpan, counts, report, spans};
-pub use words::{Word, split_words};
+pub(crate) use words::is_ideograph;
+pub use words::{Ideographs, Word, split_words};
 
 use serde::{Deserialize, Serialize};
 

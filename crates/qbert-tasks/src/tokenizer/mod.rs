@@ -5,7 +5,12 @@
 //! The tasks also add special tokens, because windows and word alignment need to know where they are. The crate
 //! provides the piece ids and the position of each piece in the original text.
 
-use std::path::Path;
+mod charsmap;
+mod chunks;
+mod definition;
+mod directory;
+mod guard;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -14,13 +19,19 @@ use tokenizers::normalizers::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::{AddedToken, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
+use self::chunks::Cuts;
+use self::definition::{AddedId, limits};
+use self::guard::guarded;
 use crate::error::shortened;
+use crate::ner::Ideographs;
 use crate::{Error, Result};
 
 const UNKNOWN: &str = "[UNK]";
 const SPECIAL_TOKENS: [&str; 5] = ["[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]"];
 const WORD_PIECE_PREFIX: &str = "##";
 const LONGEST_WORD: usize = 100;
+/// How much of a text is read to count the pieces that are cut off.
+const COUNTED_BYTES: usize = 1 << 20;
 
 /// Ids of the tokens every BERT input is built with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +118,8 @@ pub struct Tokenizer {
     inner: Arc<tokenizers::Tokenizer>,
     special: SpecialIds,
     vocab_size: usize,
+    /// Where a long text may be cut.
+    cuts: Arc<Cuts>,
 }
 
 impl Tokenizer {
@@ -115,7 +128,18 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`] when it cannot be parsed, [`Error::MissingSpecialToken`] when it is not BERT's.
     pub fn from_json(name: &str, bytes: &[u8]) -> Result<Self> {
-        let inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| unusable(name, &error.to_string()))?;
+        let definition = definition::check(bytes).map_err(|problem| unusable(name, &problem))?;
+        let inner = guarded(|| tokenizers::Tokenizer::from_bytes(&definition.text))
+            .and_then(|inner| inner.map_err(|error| error.to_string()))
+            .map_err(|problem| unusable(name, &problem))?;
+        for AddedId { content, id } in &definition.added {
+            let found = inner.token_to_id(content).map(u64::from);
+            if found != Some(*id) {
+                let found = found.map_or("none".to_owned(), |found| found.to_string());
+                let problem = format!("the added token {content:?} has the id {id}, but its place gives it {found}");
+                return Err(unusable(name, &problem));
+            }
+        }
         Self::finish(name, inner, None)
     }
 
@@ -124,14 +148,12 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`] when it is empty or not UTF-8, [`Error::MissingSpecialToken`] when it is not BERT's.
     pub fn from_vocab(name: &str, bytes: &[u8], options: VocabOptions) -> Result<Self> {
-        let text = std::str::from_utf8(bytes).map_err(|error| {
-            let line = 1 + bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
-            unusable(name, &format!("line {line} is not valid UTF-8"))
-        })?;
-        let tokens = vocabulary_lines(text);
-        if tokens.is_empty() {
-            return Err(unusable(name, "the vocabulary is empty"));
-        }
+        Self::with_added(name, bytes, options, Vec::new())
+    }
+
+    /// From a `vocab.txt` and tokens to add to it, whose ids follow those of the vocabulary.
+    fn with_added(name: &str, bytes: &[u8], options: VocabOptions, added: Vec<AddedToken>) -> Result<Self> {
+        let tokens = vocabulary_of(name, bytes)?;
         let count = u32::try_from(tokens.len()).map_err(|_| unusable(name, "the vocabulary is too large"))?;
         // The map's type has no public name; an empty one from the crate itself is filled instead. Its own reader
         // would cut white space off the tokens, which Python's does not.
@@ -155,61 +177,14 @@ impl Tokenizer {
             BertNormalizer::new(true, options.tokenize_chinese_chars, options.strip_accents, options.lowercase);
         inner.with_normalizer(Some(normalizer)).map_err(|error| unusable(name, &error.to_string()))?;
         inner.with_pre_tokenizer(Some(BertPreTokenizer));
-        inner.add_special_tokens(special).map_err(|error| unusable(name, &error.to_string()))?;
-        Self::finish(name, inner, Some(tokens.len()))
-    }
-
-    /// From a checkpoint directory: `tokenizer.json` if there is one, else `vocab.txt` with the settings of
-    /// `tokenizer_config.json` (BERT's defaults without it).
-    ///
-    /// Where both are there, their numbers of tokens must agree, but for tokens that `tokenizer.json` adds at the end.
-    ///
-    /// # Errors
-    /// As the other constructors, naming the file; [`Error::NoTokenizer`] and [`Error::VocabularyMismatch`].
-    pub fn from_directory(directory: &Path) -> Result<Self> {
-        let json_path = directory.join("tokenizer.json");
-        let vocab_path = directory.join("vocab.txt");
-        let json = read_if_there(&json_path)?;
-        let vocab = read_if_there(&vocab_path)?;
-        match (json, vocab) {
-            (None, None) => Err(Error::NoTokenizer { path: directory.to_owned() }),
-            (None, Some(vocab)) => {
-                let config_path = directory.join("tokenizer_config.json");
-                let options = match read_if_there(&config_path)? {
-                    Some(config) => VocabOptions::from_config(&config_path.display().to_string(), &config)?,
-                    None => VocabOptions::default(),
-                };
-                Self::from_vocab(&vocab_path.display().to_string(), &vocab, options)
-            }
-            (Some(json), vocab) => {
-                let tokenizer = Self::from_json(&json_path.display().to_string(), &json)?;
-                if let Some(vocab) = vocab {
-                    tokenizer.check_against(directory, &vocab)?;
-                }
-                Ok(tokenizer)
-            }
+        let known_size = if added.is_empty() { Some(tokens.len()) } else { None };
+        for tokens in [special, added] {
+            guarded(|| inner.add_special_tokens(tokens))
+                .and_then(|count| count.map_err(|error| error.to_string()))
+                .map_err(|problem| unusable(name, &problem))?;
         }
-    }
-
-    /// The tokenizer of a checkpoint whose word embedding has so many rows.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::from_directory`]; [`Error::VocabularyTooLarge`] where it has tokens that the model has no row for.
-    pub fn for_model(directory: &Path, rows: usize) -> Result<Self> {
-        let tokenizer = Self::from_directory(directory)?;
-        if tokenizer.vocab_size > rows {
-            return Err(Error::VocabularyTooLarge { path: directory.to_owned(), tokens: tokenizer.vocab_size, rows });
-        }
-        Ok(tokenizer)
-    }
-
-    fn check_against(&self, directory: &Path, vocab: &[u8]) -> Result<()> {
-        let lines = vocabulary_lines(&String::from_utf8_lossy(vocab)).len();
-        let model = self.inner.get_vocab_size(false);
-        if lines == model || lines == self.vocab_size {
-            return Ok(());
-        }
-        Err(Error::VocabularyMismatch { path: directory.to_owned(), json: model, vocab: lines })
+        let tokenizer = Self::finish(name, inner, known_size)?;
+        Ok(Self { vocab_size: tokenizer.vocab_size.max(tokens.len()), ..tokenizer })
     }
 
     /// `vocab_size` where it is known: finding it costs a copy of the whole vocabulary.
@@ -222,7 +197,8 @@ impl Tokenizer {
         let special = SpecialIds { cls: id("[CLS]")?, sep: id("[SEP]")?, pad: id("[PAD]")?, unk: id(UNKNOWN)? };
         let largest = || inner.get_vocab(true).into_values().max().unwrap_or_default();
         let vocab_size = vocab_size.unwrap_or_else(|| largest() as usize + 1);
-        Ok(Self { inner: Arc::new(inner), special, vocab_size })
+        let cuts = Arc::new(guarded(|| Cuts::of(&inner)).map_err(|problem| unusable(name, &problem))?);
+        Ok(Self { inner: Arc::new(inner), special, vocab_size, cuts })
     }
 
     /// One more than the largest id: the number of rows a word embedding needs.
@@ -240,16 +216,60 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
-    /// The pieces of a text, without special tokens and without any limit.
+    /// Whether every Chinese character is a word of its own, as in the usual BERT tokenizers.
+    pub fn ideographs(&self) -> Ideographs {
+        let alone = |normalizer: &NormalizerWrapper| matches!(normalizer, NormalizerWrapper::BertNormalizer(bert) if bert.handle_chinese_chars);
+        let is_alone = self.inner.get_normalizer().is_some_and(|normalizer| match normalizer {
+            NormalizerWrapper::Sequence(parts) => parts.as_ref().iter().any(alone),
+            other => alone(other),
+        });
+        if is_alone { Ideographs::Alone } else { Ideographs::Joined }
+    }
+
+    /// The pieces of a text, without special tokens. Long texts are tokenized in chunks, which changes nothing about the
+    /// pieces and bounds the memory.
     ///
     /// # Errors
-    /// [`Error::Tokenization`] when the underlying tokenizer refuses the text.
+    /// [`Error::Tokenization`] when the underlying tokenizer refuses the text, [`Error::TextTooLong`] for more than 1 MiB
+    /// in one stretch: without a space or punctuation, or with a tokenizer that needs the text whole.
     pub fn pieces(&self, text: &str) -> Result<Pieces> {
-        let encoding = self
-            .inner
-            .encode(text, false)
-            .map_err(|error| Error::Tokenization { text: shortened(text, 60), problem: error.to_string() })?;
-        Ok(Pieces { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
+        let mut pieces = Pieces::default();
+        for chunk in self.cuts.chunks(text) {
+            let (start, chunk) = chunk?;
+            let encoding = self.encoding(chunk)?;
+            pieces.ids.extend_from_slice(encoding.get_ids());
+            pieces.offsets.extend(encoding.get_offsets().iter().map(|&(from, to)| (start + from, start + to)));
+        }
+        Ok(pieces)
+    }
+
+    /// The first ids of a text, at most `room`, and the number of ids after them.
+    ///
+    /// Counting ends where `room` is full and [`COUNTED_BYTES`] of text have been read: the ids are still those of the whole
+    /// text, but of the ones after them only those up to there are counted.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::pieces`].
+    pub(crate) fn first_ids(&self, text: &str, room: usize) -> Result<(Vec<u32>, usize)> {
+        let (mut ids, mut more) = (Vec::new(), 0);
+        for chunk in self.cuts.chunks(text) {
+            let (start, chunk) = chunk?;
+            if ids.len() == room && start >= COUNTED_BYTES {
+                break;
+            }
+            let encoding = self.encoding(chunk)?;
+            let found = encoding.get_ids();
+            let kept = found.len().min(room - ids.len());
+            ids.extend_from_slice(&found[..kept]);
+            more += found.len() - kept;
+        }
+        Ok((ids, more))
+    }
+
+    fn encoding(&self, text: &str) -> Result<tokenizers::Encoding> {
+        guarded(|| self.inner.encode(text, false))
+            .and_then(|encoding| encoding.map_err(|error| error.to_string()))
+            .map_err(|problem| Error::Tokenization { text: shortened(text, 60), problem })
     }
 
     /// The whole tokenizer as the text of a `tokenizer.json`, for a checkpoint directory.
@@ -297,8 +317,13 @@ impl Tokenizer {
 
     /// The vocabulary, one token per line; `None` if an id has no token or a token would not survive as a line.
     fn vocabulary_text(&self) -> Option<String> {
+        let vocabulary = self.inner.get_vocab(true);
+        // An id without a token. The largest id is only a number in a file: nothing of its size may be allocated.
+        if vocabulary.len() < self.vocab_size {
+            return None;
+        }
         let mut tokens = vec![None; self.vocab_size];
-        for (token, id) in self.inner.get_vocab(true) {
+        for (token, id) in vocabulary {
             *tokens.get_mut(id as usize)? = Some(token);
         }
         let mut text = String::new();
@@ -322,11 +347,25 @@ fn vocabulary_lines(text: &str) -> Vec<&str> {
     text.lines().collect()
 }
 
-fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
-    match std::fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Error::Io { path: path.to_owned(), source }),
+/// The tokens of a `vocab.txt`, checked.
+fn vocabulary_of<'a>(name: &str, bytes: &'a [u8]) -> Result<Vec<&'a str>> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let line = 1 + bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
+        unusable(name, &format!("line {line} is not valid UTF-8"))
+    })?;
+    let tokens = vocabulary_lines(text);
+    if tokens.is_empty() {
+        return Err(unusable(name, "the vocabulary is empty"));
+    }
+    if tokens.len() > limits::TOKENS {
+        return Err(unusable(name, &format!("{} tokens; {} are allowed", tokens.len(), limits::TOKENS)));
+    }
+    match tokens.iter().position(|token| token.len() > limits::TOKEN_BYTES) {
+        Some(line) => {
+            let (number, length, most) = (line + 1, tokens[line].len(), limits::TOKEN_BYTES);
+            Err(unusable(name, &format!("the token in line {number} has {length} bytes; {most} are allowed")))
+        }
+        None => Ok(tokens),
     }
 }
 
