@@ -31,6 +31,7 @@ pub fn evaluate_packed_from(
     let reader = DataReader {
         path: session.model().path(),
         head: session.head(),
+        unsupported: None,
         labels: session.labels(),
         max_positions: session.config().max_positions,
         tokenizer: session.tokenizer(),
