@@ -7,7 +7,7 @@ use clap::Args;
 use qbert_pipeline::Result;
 use qbert_tasks::qa::QaOptions;
 use qbert_tasks::stats::statistics;
-use qbert_tasks::{DataStatistics, Task, Tokenizer, read};
+use qbert_tasks::{DataStatistics, LeftOut, Task, Tokenizer, read};
 
 use super::reading::Reading;
 use super::table::Table;
@@ -47,14 +47,14 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         None => options.reading.max_len_within(usize::MAX)?,
     };
     let found = statistics(&dataset, tokenizer.as_ref(), &QaOptions { max_len, ..QaOptions::default() })?;
-    Ok(if options.json { versioned_json("qbert-data", &found) } else { text(task, &found) })
+    Ok(if options.json { versioned_json("qbert-data", &found) } else { text(task, &found, dataset.left_out()) })
 }
 
-fn text(task: Task, found: &DataStatistics) -> String {
+fn text(task: Task, found: &DataStatistics, left_out: Option<LeftOut>) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{task}: {} {}", found.examples, task.kind().profile().examples);
-    if found.skipped > 0 {
-        let _ = writeln!(text, "  skipped     {}", found.skipped);
+    if let Some(LeftOut { count, why }) = left_out {
+        let _ = writeln!(text, "  left out    {count}: {why}");
     }
     if found.unlabelled > 0 {
         let _ = writeln!(text, "  unlabelled  {}", found.unlabelled);

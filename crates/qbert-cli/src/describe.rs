@@ -15,6 +15,9 @@ pub(super) struct Described {
     vocab_size: usize,
     head: Head,
     labels: Vec<String>,
+    /// What the head is, if it is not supported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unsupported_head: Option<String>,
 }
 
 impl Described {
@@ -28,7 +31,14 @@ impl Described {
             vocab_size: config.vocab_size,
             head,
             labels,
+            unsupported_head: None,
         }
+    }
+
+    /// The same of a model whose head is not supported.
+    pub(super) fn with_unsupported_head(mut self, what: Option<&str>) -> Self {
+        self.unsupported_head = what.map(str::to_owned);
+        self
     }
 
     /// Encoder, tokens and head, a line each.
@@ -36,6 +46,9 @@ impl Described {
         let mut text = String::new();
         let (layers, hidden, wide, heads) = (self.layers, self.hidden_size, self.intermediate_size, self.heads);
         let head = match self.head {
+            Head::None if self.unsupported_head.is_some() => {
+                format!("not supported: {}", self.unsupported_head.as_deref().unwrap_or_default())
+            }
             Head::None => "none (fine-tune it for a task first)".to_owned(),
             Head::QuestionAnswering => "question answering".to_owned(),
             Head::SequenceClassification => format!("sequence classification: {}", self.labels.join(", ")),

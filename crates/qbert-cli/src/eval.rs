@@ -8,7 +8,7 @@ use qbert_model::atomic;
 use qbert_pipeline::packed_evaluation::evaluate_packed;
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_runtime::{Session, SessionOptions};
-use qbert_tasks::{DataSource, Dataset};
+use qbert_tasks::{DataSource, Dataset, mapping_note};
 use qbert_train::evaluate::{Details, Evaluate, Evaluated, Evaluation, Predictions, evaluate};
 use qbert_train::qat::files::is_quantized;
 
@@ -102,6 +102,9 @@ fn packed(options: &Options, quiet: bool) -> Result<(Evaluated, &'static str)> {
 
 fn text(evaluation: &Evaluation, what: &str) -> String {
     let headline = match &evaluation.details {
+        Details::Entities(report) if report.plain_tags => {
+            format!("{} {:.2}, word accuracy {:.2}", evaluation.metric, evaluation.value, 100.0 * report.word_accuracy)
+        }
         Details::Squad(report) => format!("EM {:.2}, F1 {:.2}", report.exact_match, report.f1),
         _ => format!("{} {:.2}", evaluation.metric, evaluation.value),
     };
@@ -114,7 +117,9 @@ fn text(evaluation: &Evaluation, what: &str) -> String {
         table.row([class.name.clone(), precision, recall, f1, scores.support.to_string()]);
     }
     let classes = if per_class.is_empty() { String::new() } else { format!("\n{table}") };
-    format!("{headline} on {} examples ({what})\n{classes}", evaluation.examples)
+    let left_out = evaluation.left_out.map(|left_out| format!("{left_out}\n")).unwrap_or_default();
+    let mapping = mapping_note(&evaluation.label_map).map(|note| format!("{note}\n")).unwrap_or_default();
+    format!("{headline} on {} examples ({what})\n{left_out}{mapping}{classes}", evaluation.examples)
 }
 
 fn write_predictions(path: &Path, found: &Evaluated) -> Result<()> {

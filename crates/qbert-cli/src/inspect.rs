@@ -85,7 +85,8 @@ impl Report {
         };
         Ok(Self {
             directory: checkpoint.directory().display().to_string(),
-            described: Described::new(config, checkpoint.head(), checkpoint.labels()),
+            described: Described::new(config, checkpoint.head(), checkpoint.labels())
+                .with_unsupported_head(checkpoint.unsupported_head()),
             tokenizer_size,
             parameters,
             f32_bytes: 4 * parameters,

@@ -133,6 +133,10 @@ fn line_every() -> Duration {
 }
 
 impl Watch for Progress {
+    fn note(&mut self, text: &str) {
+        self.say(text);
+    }
+
     fn step(&mut self, record: &StepRecord, total: usize) {
         // A moving average, since the loss of single batches varies a lot.
         self.loss = if self.loss.is_nan() { record.loss } else { 0.98 * self.loss + 0.02 * record.loss };

@@ -26,8 +26,9 @@ pub struct Reading {
     /// Column of the label.
     #[arg(long)]
     label: Option<String>,
-    /// The possible labels, in order [default: those in the data].
-    #[arg(long, value_delimiter = ',')]
+    /// All labels, in the order of the model's outputs, or DATA=MODEL,… for labels that the model calls otherwise
+    /// [default: those in the data, matched with the model's by name].
+    #[arg(long, value_delimiter = ',', value_name = "LABEL,…")]
     labels: Option<Vec<String>>,
     /// Format of the files, if their names do not tell.
     #[arg(long, value_enum)]
@@ -106,7 +107,10 @@ impl Reading {
         self.check()?;
         let labels = match &self.labels {
             Some(names) => {
-                let labels = Labels::new(names.iter().cloned());
+                let labels = match renamings(names) {
+                    Some(pairs) => Labels::renamed(&pairs),
+                    None => Labels::new(names.iter().cloned()),
+                };
                 LabelSource::Given(labels.map_err(|error| Error::from(error).about("--labels"))?)
             }
             None => LabelSource::TaskOrFound,
@@ -120,6 +124,12 @@ impl Reading {
         });
         Ok(ReadOptions { columns, labels, require_labels, format })
     }
+}
+
+/// Labels of the data with the model's names for them, if every one is given as DATA=MODEL.
+fn renamings(labels: &[String]) -> Option<Vec<(String, String)>> {
+    let pair = |label: &String| label.split_once('=').map(|(data, model)| (data.to_owned(), model.to_owned()));
+    labels.iter().map(pair).collect()
 }
 
 /// A limit of sequences: a number, or `all`.

@@ -64,6 +64,9 @@ pub struct DevMetrics {
     /// Examples that were scored.
     #[serde(default)]
     pub examples: Option<u64>,
+    /// Examples of the file that were not scored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<u64>,
     /// Everything else that was measured, as the task's own report writes it.
     #[serde(default)]
     pub details: Value,
@@ -72,7 +75,7 @@ pub struct DevMetrics {
 impl Default for DevMetrics {
     /// Nothing measured.
     fn default() -> Self {
-        Self { metric: String::new(), value: f64::NAN, examples: None, details: Value::Null }
+        Self { metric: String::new(), value: f64::NAN, examples: None, left_out: None, details: Value::Null }
     }
 }
 

@@ -48,6 +48,10 @@ pub struct Config {
     pub declared_head: Option<Head>,
     /// `id2label` in the order of the ids; empty where the file has none.
     pub labels: Vec<String>,
+    /// The class that `architectures` names, where it is none of the family's.
+    foreign_class: Option<String>,
+    /// What the outputs of a classifier mean, where the file says it.
+    problem_type: Option<String>,
     raw: Map<String, Value>,
 }
 
@@ -57,6 +61,10 @@ const MOST_LAYERS: usize = 1 << 8;
 /// Names of labels are made from a number alone, so a short file could ask for any amount of memory.
 pub(crate) const MOST_LABELS: usize = 1 << 16;
 const MOST_PARAMETERS: u64 = 1 << 36;
+
+/// The key that says what the outputs of a sequence classifier mean, and its value for one label per text.
+const PROBLEM_TYPE: &str = "problem_type";
+const SINGLE_LABEL: &str = "single_label_classification";
 
 /// The key that names the family.
 const MODEL_TYPE: &str = "model_type";
@@ -99,6 +107,8 @@ impl Config {
             initializer_range: file.number(keys.initializer_range.key, keys.initializer_range.default)?,
             declared_head: file.declared_head(family),
             labels: file.labels()?,
+            foreign_class: file.foreign_class(family),
+            problem_type: file.raw.get(PROBLEM_TYPE).and_then(Value::as_str).map(str::to_owned),
             raw,
         };
         config.check_sizes(keys, path)?;
@@ -148,6 +158,31 @@ impl Config {
         Ok(())
     }
 
+    /// What a head of this kind with this many outputs is, if nothing here computes it: `transformers` keeps several heads
+    /// under the names of a classifier, and their scores mean something else.
+    pub(crate) fn unsupported_head(&self, head: Head, outputs: usize) -> Option<String> {
+        if !head.has_labels() {
+            return None;
+        }
+        if let Some(class) = &self.foreign_class {
+            return Some(format!("that of a {class}"));
+        }
+        let pooled = self.family.class(head).pooled;
+        match self.problem_type.as_deref().filter(|_| pooled) {
+            Some("multi_label_classification") => {
+                return Some(format!("for several labels per text (`{PROBLEM_TYPE}` is multi_label_classification)"));
+            }
+            Some("regression") => return Some(format!("for regression (`{PROBLEM_TYPE}` is regression)")),
+            _ => {}
+        }
+        (outputs == 1).then(|| {
+            let (name, hidden) = (self.family.class(head).output_weight().unwrap_or_default(), self.hidden_size);
+            format!(
+                "for regression or ranking: `{name}` has the shape [1, {hidden}], a classifier's has two rows or more"
+            )
+        })
+    }
+
     /// Width of one attention head.
     pub fn head_size(&self) -> usize {
         self.hidden_size / self.heads
@@ -168,6 +203,12 @@ impl Config {
         for key in ["num_labels", "id2label", "label2id"] {
             raw.shift_remove(key);
         }
+        // What an earlier head's outputs meant says nothing about this one, whose outputs are labels.
+        let is_other =
+            raw.get(PROBLEM_TYPE).is_some_and(|value| !value.is_null() && value.as_str() != Some(SINGLE_LABEL));
+        if is_other {
+            raw.shift_remove(PROBLEM_TYPE);
+        }
         if head.has_labels() {
             let by_id: Map<_, _> = labels.iter().enumerate().map(|(i, l)| (i.to_string(), l.as_str().into())).collect();
             let by_label: Map<_, _> = labels.iter().enumerate().map(|(i, l)| (l.clone(), i.into())).collect();
@@ -183,7 +224,9 @@ impl Config {
             Value::Object(raw) => raw,
             _ => Map::new(),
         };
-        Self { declared_head: Some(head), labels: labels.to_vec(), raw, ..self.clone() }
+        let problem_type = self.problem_type.clone().filter(|value| value == SINGLE_LABEL);
+        let (declared_head, labels) = (Some(head), labels.to_vec());
+        Self { declared_head, labels, foreign_class: None, problem_type, raw, ..self.clone() }
     }
 }
 
@@ -228,6 +271,15 @@ impl File<'_> {
     fn declared_head(&self, family: &Family) -> Option<Head> {
         let names = self.raw.get("architectures")?.as_array()?;
         names.iter().filter_map(Value::as_str).find_map(|name| family.head_of_architecture(name))
+    }
+
+    /// The class, if the file names one with a head that is not ours.
+    fn foreign_class(&self, family: &Family) -> Option<String> {
+        let names = self.raw.get("architectures")?.as_array()?;
+        if self.declared_head(family).is_some() {
+            return None;
+        }
+        names.iter().filter_map(Value::as_str).next().map(str::to_owned)
     }
 
     /// `id2label` with ids 0..n, each once; otherwise `num_labels` numbered names; otherwise none.

@@ -233,6 +233,12 @@ impl Error {
         }
     }
 
+    /// A head whose outputs nothing here can read.
+    pub(crate) fn unsupported_head(path: &Path, what: &str) -> Self {
+        let problem = format!("the model's head is {what}; qbert does not support such a head yet");
+        Self::Head { path: path.to_owned(), problem }
+    }
+
     /// The path is a file, but a checkpoint is a directory.
     pub(crate) fn file_alone(path: &Path) -> Self {
         let detail = Some("a file alone is no checkpoint: give the directory that holds it".to_owned());

@@ -1,5 +1,7 @@
 //! The heads that a model can have on top of its encoder.
 
+use std::fmt;
+
 /// The head on top of the encoder. What a family calls it is in its [`HeadClass`](crate::HeadClass).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -12,6 +14,17 @@ pub enum Head {
     TokenClassification,
     /// Start and end scores per token.
     QuestionAnswering,
+}
+
+impl fmt::Display for Head {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::None => "bare encoder",
+            Self::SequenceClassification => "classification",
+            Self::TokenClassification => "token classification",
+            Self::QuestionAnswering => "question answering",
+        })
+    }
 }
 
 impl Head {

@@ -423,7 +423,7 @@ pub(super) struct Measured {
 
 impl From<&Evaluation> for Measured {
     fn from(evaluation: &Evaluation) -> Self {
-        let Evaluation { metric, value, examples, details, outcomes } = evaluation;
+        let Evaluation { metric, value, examples, details, outcomes, .. } = evaluation;
         let mut metrics = Metrics::from([((*metric).to_owned(), *value)]);
         let mut counted = *examples;
         match details {

@@ -1,6 +1,7 @@
 //! The answers of two models to the same data, side by side; both number their labels as the data does.
 
 use qbert_documents::{Answer, Change};
+use qbert_tasks::ner::{TagStyle, spans};
 use qbert_tasks::{Dataset, Labels, Predictions, TaskData};
 
 /// Every example with both answers, in the order of the data.
@@ -59,20 +60,9 @@ fn name(labels: &Labels, id: usize) -> &str {
 
 /// The entities of a sentence in one line: `PER Anna Berg; LOC Oslo`.
 fn entities(labels: &Labels, words: &[String], tags: &[usize]) -> String {
-    let mut found: Vec<(String, Vec<&str>)> = Vec::new();
-    let mut open = false;
-    for (word, &tag) in words.iter().zip(tags) {
-        let Some((mark, kind)) = name(labels, tag).split_once('-') else {
-            open = false;
-            continue;
-        };
-        match found.last_mut() {
-            Some((last, words)) if open && mark == "I" && last == kind => words.push(word),
-            _ => found.push((kind.to_owned(), vec![word])),
-        }
-        open = true;
-    }
-    let found: Vec<String> = found.into_iter().map(|(kind, words)| format!("{kind} {}", words.join(" "))).collect();
+    let tags: Vec<&str> = tags.iter().map(|&tag| name(labels, tag)).collect();
+    let found = spans(TagStyle::of(labels), &tags).into_iter();
+    let found: Vec<String> = found.map(|span| format!("{} {}", span.kind, words[span.words].join(" "))).collect();
     if found.is_empty() { "no entities".to_owned() } else { found.join("; ") }
 }
 

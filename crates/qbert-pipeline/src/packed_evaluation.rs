@@ -39,6 +39,7 @@ pub(crate) fn data_for(shared: &mut SharedData, session: &Session, data: &DataSo
     let reader = DataReader {
         path: session.model().path(),
         head: session.head(),
+        unsupported: None,
         labels: session.labels(),
         max_positions: session.config().max_positions,
         tokenizer: session.tokenizer(),

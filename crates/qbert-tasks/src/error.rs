@@ -131,6 +131,41 @@ pub enum Error {
         /// The most similar of them.
         nearest: Option<String>,
     },
+    /// Labels of the data of which nothing says which output of a head they stand for.
+    #[error(
+        "{}: nothing says which output stands for which label: the head calls its outputs {}, the labels in the data are {}",
+        model.display(), listed(outputs), listed(data)
+    )]
+    UnclearLabels {
+        /// The model.
+        model: PathBuf,
+        /// The labels in the data.
+        data: Vec<String>,
+        /// What the head calls its outputs.
+        outputs: Vec<String>,
+    },
+    /// A head for other labels.
+    #[error("{}: the model's head is for the labels {}, {whose} are {}", model.display(), listed(outputs), listed(labels))]
+    OtherLabels {
+        /// The model.
+        model: PathBuf,
+        /// What the head calls its outputs.
+        outputs: Vec<String>,
+        /// Where the other labels come from.
+        whose: String,
+        /// The other labels.
+        labels: Vec<String>,
+    },
+    /// A label that is a number with a fraction, where all labels are numbers.
+    #[error("{}:{line}: the label {label} is a value, not a class: all labels are numbers, some with a fraction", path.display())]
+    RegressionTarget {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The label.
+        label: String,
+    },
     /// An example that needs a label and has none.
     #[error("{}:{line}: the label is missing", path.display())]
     MissingLabel {
@@ -376,9 +411,18 @@ impl Error {
                 || "fix the file, or set `read.labels` to the labels of this data".to_owned(),
                 |name| format!("did you mean {name:?}?"),
             ),
+            Error::UnclearLabels { data, outputs, .. } => order_hint(data, outputs),
+            Error::OtherLabels { .. } => {
+                "fine-tune the model for these labels first, or set `read.labels` to DATA=MODEL,…: each label of the data with the model's name for it"
+                    .to_owned()
+            }
+            Error::RegressionTarget { .. } => {
+                "qbert does not support regression yet; if the values are classes all the same, set `read.labels` to the list of them"
+                    .to_owned()
+            }
             Error::MissingLabel { .. } => "add the label, or remove the example".to_owned(),
             Error::BadTag { .. } => {
-                "the last column must be O, or B- or I- (or E-, S-, L-, U-) followed by the entity type".to_owned()
+                "the last column must be O, or B- or I- (or E-, S-, L-, U-) followed by the entity type; tags without such a mark are fine if no tag has one".to_owned()
             }
             Error::BadLabels { .. } => "give each label once, in the order of the model's outputs".to_owned(),
             Error::UnknownFormat { .. } => {
@@ -423,6 +467,16 @@ impl Error {
     }
 }
 
+/// What to say about labels whose order is not known. It suggests no order, because a copied guess is still a guess.
+fn order_hint(data: &[String], outputs: &[String]) -> String {
+    let pairs: Vec<String> = data.iter().map(|raw| format!("{raw}=OUTPUT")).collect();
+    let pairs = pairs.join(",");
+    format!(
+        "the model's authors know: give `read.labels` {pairs} with the right one of {} for each OUTPUT, or `read.labels` with the names of all outputs in their order",
+        listed(outputs)
+    )
+}
+
 /// A count with its noun: `1 column`, `2 columns`.
 fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
@@ -444,6 +498,16 @@ fn task_names() -> Vec<String> {
 fn suggestion(nearest: Option<&str>, all: &str, names: &[String]) -> String {
     let list = names.join(", ");
     nearest.map_or_else(|| format!("{all} {list}"), |name| format!("did you mean {name:?}? {all} {list}"))
+}
+
+/// At most two dozen names.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 24;
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| shortened(name, 40)).collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
 }
 
 /// At most a dozen names, so that a file without a header does not fill the screen with its first row.

@@ -5,6 +5,8 @@
 //! workspace asks [`Kind::profile`], [`Dataset`], [`crate::Features`] and [`Predictions`] and never matches on a kind
 //! to compute. To add one, write the module and let the compiler find the lines that are missing here.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -127,10 +129,36 @@ pub(crate) trait Examples {
     fn len(&self) -> usize;
     /// The labels, if the kind has any.
     fn labels(&self) -> Option<&Labels>;
+    /// The labels as they stand in the files, and how many a head for them has.
+    fn found(&self) -> Option<(&BTreeSet<String>, usize)>;
+    /// The examples that the reader left out.
+    fn left_out(&self) -> Option<LeftOut>;
     /// Fills in what the kind counts.
     fn count(&self, statistics: &mut DataStatistics);
     /// The lengths of each example in tokens.
     fn lengths(&self, tokenizer: &Tokenizer, options: &QaOptions) -> Result<Vec<ExampleLengths>>;
+}
+
+/// Examples of the files that are not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// How many.
+    pub count: usize,
+    /// What they are called, and why they are not used.
+    pub why: &'static str,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} left out: {}", self.count, self.why)
+    }
+}
+
+impl LeftOut {
+    /// `None` where nothing was left out.
+    pub(crate) fn some(count: usize, why: &'static str) -> Option<Self> {
+        (count > 0).then_some(Self { count, why })
+    }
 }
 
 /// A task's examples, whatever kind they are.
@@ -174,6 +202,11 @@ impl Dataset {
     /// The labels, for kinds that have any.
     pub fn labels(&self) -> Option<&Labels> {
         self.examples().labels()
+    }
+
+    /// The examples that the files have and this data has not.
+    pub fn left_out(&self) -> Option<LeftOut> {
+        self.examples().left_out()
     }
 
     /// What the outputs of a head for this data are called: its labels, or the two ends of a span.
@@ -282,12 +315,15 @@ impl Predictions {
     /// # Errors
     /// Data without labels, or of another kind.
     pub fn score(&self, dataset: &Dataset, labels: &Labels) -> Result<Evaluation> {
-        match (dataset, self) {
-            (Dataset::Classify(data), Self::Labels(found)) => classify::score(data, found, labels),
-            (Dataset::Ner(data), Self::Tags(found)) => ner::score(data, found, labels),
-            (Dataset::Qa(data), Self::Answers(found)) => Ok(qa::score(data, found)),
-            _ => Err(Error::OtherKind),
-        }
+        let mut evaluation = match (dataset, self) {
+            (Dataset::Classify(data), Self::Labels(found)) => classify::score(data, found, labels)?,
+            (Dataset::Ner(data), Self::Tags(found)) => ner::score(data, found, labels)?,
+            (Dataset::Qa(data), Self::Answers(found)) => qa::score(data, found),
+            _ => return Err(Error::OtherKind),
+        };
+        evaluation.left_out = dataset.left_out();
+        evaluation.label_map = labels.mapping().to_vec();
+        Ok(evaluation)
     }
 }
 
@@ -300,6 +336,12 @@ pub struct Evaluation {
     pub value: f64,
     /// The number of examples scored.
     pub examples: usize,
+    /// Examples of the file that were not scored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
+    /// Labels of the data with the head's names for them, where they differ.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub label_map: Vec<(String, String)>,
     /// The whole report.
     pub details: Details,
     /// The outcome of each example; not written to files.

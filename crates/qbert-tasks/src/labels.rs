@@ -20,6 +20,8 @@ pub struct Labels {
     /// Whether a number in the data may be an id: only if no name is a number, and no other list says what numbers
     /// mean.
     numbers_are_ids: bool,
+    /// Labels of the data and what the head calls the outputs they stand for, where the two differ.
+    mapping: Vec<(String, String)>,
 }
 
 impl Labels {
@@ -58,6 +60,32 @@ impl Labels {
         Self::new(names)
     }
 
+    /// Labels of data that go by another name: each pair has a label as it stands in the data, and its name.
+    ///
+    /// # Errors
+    /// [`Error::BadLabels`] when the list is empty, a name is empty, or a label of the data has two names.
+    pub fn renamed(pairs: &[(String, String)]) -> Result<Self> {
+        let mut names: Vec<&String> = Vec::new();
+        for (_, name) in pairs {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let mut labels = Self::new(names.into_iter().cloned())?;
+        let mut seen = BTreeSet::new();
+        for (raw, name) in pairs {
+            if raw.is_empty() || !seen.insert(raw) {
+                let problem = if raw.is_empty() { "has no name" } else { "is repeated" };
+                return Err(Error::BadLabels { problem: format!("the label {raw:?} of the data {problem}") });
+            }
+            if let Some(id) = labels.names.iter().position(|known| known == name) {
+                labels.ids.insert(raw.clone(), id);
+            }
+        }
+        labels.numbers_are_ids = false;
+        Ok(labels)
+    }
+
     /// The tags for a set of entity types: `O` first, then `B-` and `I-` of each type in code point order, both
     /// even if the data has only one (a type whose entities have one word today may have longer ones tomorrow).
     pub fn for_entity_types<S: AsRef<str>>(types: impl IntoIterator<Item = S>) -> Self {
@@ -78,7 +106,7 @@ impl Labels {
     fn indexed(names: Vec<String>) -> Self {
         let ids = names.iter().cloned().enumerate().map(|(id, name)| (name, id)).collect();
         let numbers_are_ids = names.iter().all(|name| name.parse::<i64>().is_err());
-        Self { names, ids, numbers_are_ids }
+        Self { names, ids, numbers_are_ids, mapping: Vec::new() }
     }
 
     /// How many labels there are.
@@ -122,21 +150,62 @@ impl Labels {
 
     /// These labels of a trained head, for data labelled with `expected`: names match in any order and case, numbers
     /// count in the order of `expected`. `None` if one of `expected` is missing here.
-    pub fn for_data_of(&self, expected: &Self) -> Option<Self> {
+    pub(crate) fn for_data_of(&self, expected: &Self) -> Option<Self> {
         if self.names == expected.names {
-            return Some(self.clone());
+            return Some(expected.clone());
         }
         let mut labels = self.clone();
+        let mut own = Vec::with_capacity(expected.len());
         for (number, name) in expected.names.iter().enumerate() {
-            let alike = || self.names.iter().position(|own| own.to_lowercase() == name.to_lowercase());
-            let id = self.ids.get(name).copied().or_else(alike)?;
-            labels.ids.insert(name.clone(), id);
+            let id = self.id_in_any_case(name)?;
+            own.push(id);
             if expected.numbers_are_ids && self.numbers_are_ids {
                 labels.ids.insert(number.to_string(), id);
             }
         }
+        labels.ids.extend(expected.ids.iter().map(|(raw, &id)| (raw.clone(), own[id])));
         labels.numbers_are_ids = false;
         Some(labels)
+    }
+
+    /// The id of a name, whatever its case; the name as it is written comes first.
+    pub(crate) fn id_in_any_case(&self, name: &str) -> Option<usize> {
+        let alike = || self.names.iter().position(|own| own.to_lowercase() == name.to_lowercase());
+        self.names.iter().position(|own| own == name).or_else(alike)
+    }
+
+    /// These names, where labels of the data stand for ids; a number that is not listed is no id.
+    pub(crate) fn with_ids(mut self, ids: impl IntoIterator<Item = (String, usize)>) -> Self {
+        self.ids.extend(ids);
+        self.numbers_are_ids = false;
+        self
+    }
+
+    /// Notes what a head calls the outputs that labels of the data stand for.
+    pub(crate) fn with_mapping(mut self, mapping: Vec<(String, String)>) -> Self {
+        self.mapping = mapping;
+        self
+    }
+
+    /// Labels of the data, each with the name of the head's output that it stands for; only those that differ, so that it
+    /// is empty where every label is called as in the data.
+    pub fn mapping(&self) -> &[(String, String)] {
+        &self.mapping
+    }
+
+    /// Labels of the data that go by another name here, in the order of their code points.
+    pub fn other_names(&self) -> Vec<(&str, &str)> {
+        let others = self.ids.iter().filter(|(raw, id)| self.names[**id] != **raw);
+        let mut others: Vec<(&str, &str)> = others.map(|(raw, &id)| (raw.as_str(), self.names[id].as_str())).collect();
+        others.sort_unstable();
+        others
+    }
+
+    /// Whether data with these raw labels reads the same with other labels: the same names in the same order, the same id
+    /// for each label of the data, and a mapping to report in both cases or in none.
+    pub(crate) fn reads_as(&self, other: &Self, raw: &BTreeSet<String>) -> bool {
+        let same_id = |raw: &String| self.id(raw) == other.id(raw);
+        self.names == other.names && self.mapping.is_empty() == other.mapping.is_empty() && raw.iter().all(same_id)
     }
 
     /// The name most similar to an unknown one.
@@ -145,7 +214,7 @@ impl Labels {
     }
 
     /// Whether these are the `LABEL_0`, `LABEL_1`, … of a checkpoint whose labels were never named. They say
-    /// nothing about the data, so callers use the labels found there.
+    /// nothing about the data ([`crate::HeadLabels`]).
     pub fn are_placeholders(&self) -> bool {
         self.names.iter().enumerate().all(|(id, name)| *name == format!("LABEL_{id}"))
     }
@@ -187,17 +256,23 @@ mod tests {
         assert_eq!((numbered.id("1"), numbered.id("0")), (Some(0), None));
     }
 
-    /// SST-2 files say `1` for positive, whatever a head calls its outputs and in whatever order.
     #[test]
-    fn a_head_with_another_order_is_read_by_name() {
-        let task = Labels::new(["negative", "positive"]).unwrap();
-        let head = Labels::new(["POSITIVE", "neutral", "NEGATIVE"]).unwrap();
-        let read = head.for_data_of(&task).unwrap();
-        assert_eq!(read.names(), head.names());
-        let ids = ["0", "1", "negative", "positive", "POSITIVE", "neutral", "2"].map(|raw| read.id(raw));
-        assert_eq!(ids, [Some(2), Some(0), Some(2), Some(0), Some(0), Some(1), None]);
-        assert_eq!(Labels::new(["dry", "icy"]).unwrap().for_data_of(&task), None);
-        assert_eq!(task.for_data_of(&task), Some(task));
+    fn labels_of_data_can_have_other_names() {
+        let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs.iter().map(|(raw, name)| ((*raw).to_owned(), (*name).to_owned())).collect()
+        };
+        let labels = Labels::renamed(&pairs(&[("0", "bad"), ("1", "good"), ("2", "good")])).unwrap();
+        assert_eq!(labels.names(), ["bad", "good"]);
+        assert_eq!(["0", "1", "2", "good", "3"].map(|raw| labels.id(raw)), [Some(0), Some(1), Some(1), Some(1), None]);
+        let swapped = Labels::renamed(&pairs(&[("a", "b"), ("b", "a")])).unwrap();
+        assert_eq!(["a", "b"].map(|raw| labels_name(&swapped, raw)), ["b", "a"]);
+        for bad in [&[("0", "a"), ("0", "b")][..], &[("", "a")], &[("0", "")], &[]] {
+            assert!(Labels::renamed(&pairs(bad)).is_err(), "{bad:?}");
+        }
+    }
+
+    fn labels_name(labels: &Labels, raw: &str) -> String {
+        labels.id(raw).and_then(|id| labels.name(id)).unwrap().to_owned()
     }
 
     #[test]

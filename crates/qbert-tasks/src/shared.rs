@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::files::fixed_labels;
 use crate::{DataSource, Dataset, Features, LabelSource, Result, TaskData, Tokenizer};
 
 /// Reads files and encodes examples the first time they are needed, and lends them from then on. What it lends equals what
@@ -78,9 +77,13 @@ impl FilesRead {
         if labels_aside(&self.source) != labels_aside(source) {
             return false;
         }
+        if self.source.read.labels == source.read.labels {
+            return true;
+        }
         // Labels that were found and are then given mean the same in the same files. Labels found in other files may not.
-        let given = fixed_labels(source.task, &source.read);
-        self.source.read.labels == source.read.labels || (given.is_some() && given.as_ref() == self.dataset.labels())
+        let Some((raw, count)) = self.dataset.examples().found() else { return false };
+        let given = source.read.labels.for_data(source.task, raw, count).ok().flatten();
+        given.is_some_and(|given| self.dataset.labels().is_some_and(|known| known.reads_as(&given, raw)))
     }
 
     fn encoded(&mut self, tokenizer: &Tokenizer, max_len: usize, limit: Option<usize>) -> Result<Arc<Features>> {

@@ -71,3 +71,24 @@ pub struct TaskData {
     /// The encoded examples, shared with everything that was loaded from the same [`SharedData`].
     pub features: Arc<Features>,
 }
+
+impl TaskData {
+    /// What a user should know about the data, in sentences: labels that go by other names in the model, and examples
+    /// that are not used.
+    pub fn notes(&self) -> Vec<String> {
+        let left_out = self.features.dataset().left_out();
+        let left_out = left_out.map(|left_out| format!("{}: {left_out}", self.file_names()));
+        mapping_note(self.labels.mapping()).into_iter().chain(left_out).collect()
+    }
+
+    fn file_names(&self) -> String {
+        let names: Vec<String> = self.source.files.iter().map(|path| path.display().to_string()).collect();
+        names.join(", ")
+    }
+}
+
+/// Labels of the data with the head's names for them as a sentence; `None` if they do not differ.
+pub fn mapping_note(mapping: &[(String, String)]) -> Option<String> {
+    let pairs: Vec<String> = mapping.iter().map(|(raw, output)| format!("{raw} = {output}")).collect();
+    (!pairs.is_empty()).then(|| format!("labels of the data and the model's outputs: {}", pairs.join(", ")))
+}

@@ -73,7 +73,7 @@ fn entity_scores_are_seqevals() {
     let golden: EntityGolden = serde_json::from_str(include_str!("goldens/entities.json")).unwrap();
     assert!(golden.cases.len() > 20);
     for case in golden.cases {
-        let report = ner::report(&case.gold, &case.predicted).unwrap();
+        let report = ner::report(ner::TagStyle::Marked, &case.gold, &case.predicted).unwrap();
         same_scores(report.overall, case.averages["micro"], &case.name);
         same_scores(report.macro_average, case.averages["macro"], &case.name);
         same_scores(report.weighted_average, case.averages["weighted"], &case.name);
@@ -85,8 +85,10 @@ fn entity_scores_are_seqevals() {
         }
     }
     for (tags, expected) in golden.spans {
-        let ours: Vec<Span> =
-            ner::spans(&tags).into_iter().map(|span| (span.kind, span.words.start, span.words.end)).collect();
+        let ours: Vec<Span> = ner::spans(ner::TagStyle::Marked, &tags)
+            .into_iter()
+            .map(|span| (span.kind, span.words.start, span.words.end))
+            .collect();
         assert_eq!(ours, expected, "{tags:?}");
     }
 }

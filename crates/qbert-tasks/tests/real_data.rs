@@ -91,7 +91,7 @@ fn conll03() {
             .iter()
             .map(|sentence| sentence.tags.iter().flatten().map(|&tag| labels.name(tag).unwrap()).collect())
             .collect();
-        let report = ner::report(&tags, &tags).unwrap();
+        let report = ner::report(ner::TagStyle::Marked, &tags, &tags).unwrap();
         assert_eq!((report.overall.support, report.overall.f1), (entity_count, 1.0), "{name}");
     }
 }

@@ -60,6 +60,14 @@ pub enum Error {
         /// What they were needed for.
         to: &'static str,
     },
+    /// Data in which every example has the same label.
+    #[error("{}: all examples have the same label, {label}: there is nothing to tell apart", list(files))]
+    OneLabel {
+        /// The files.
+        files: Vec<PathBuf>,
+        /// The label.
+        label: String,
+    },
     /// A run directory that does not fit the run to be resumed.
     #[error("{}: {problem}", path.display())]
     Resume {

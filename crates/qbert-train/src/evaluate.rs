@@ -42,9 +42,10 @@ impl Evaluated {
 
 /// The metrics as the files of a run record them.
 pub(crate) fn dev_metrics(evaluation: &Evaluation) -> DevMetrics {
-    let Evaluation { metric, value, examples, details, .. } = evaluation;
+    let Evaluation { metric, value, examples, details, left_out, .. } = evaluation;
+    let left_out = left_out.map(|left_out| left_out.count as u64);
     let details = serde_json::json!(details);
-    DevMetrics { metric: (*metric).to_owned(), value: *value, examples: Some(*examples as u64), details }
+    DevMetrics { metric: (*metric).to_owned(), value: *value, examples: Some(*examples as u64), left_out, details }
 }
 
 /// A checkpoint directory to evaluate.

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use qbert_kernels::Compute;
-use qbert_model::{Checkpoint, Parameters};
-use qbert_tasks::{DataSource, LabelSource, Labels, SharedData, Task, TaskData, Tokenizer};
+use qbert_model::{Checkpoint, Head, Parameters};
+use qbert_tasks::{DataSource, HeadLabels, LabelSource, Labels, SharedData, Task, TaskData, Tokenizer};
 
 use crate::bert::Bert;
 use crate::error::{Error, Result};
 use crate::fingerprint;
-use crate::loading::{check_length, head_for, labels_of_head, usable};
+use crate::loading::{check_length, head_for, headless, labels_of_head, usable};
 use crate::optimizer::OptimizerSettings;
 use crate::random::Stream;
 use crate::trainer::{Outcome, Run, Settings, Trainer, Watch};
@@ -84,16 +84,17 @@ impl TrainingData {
         let config = checkpoint.config();
         check_length(job.data.max_len, config.max_positions)?;
         let tokenizer = Tokenizer::for_model(&job.model, config.vocab_size)?;
-        // A head for these labels keeps its order; whether a user's data has others shows when it is read with them.
+        // A head for these labels keeps its order.
         let labels = match own_labels(&checkpoint, job.data.task)? {
-            Some(own) => labels_of_head(job.data.task, &own, &job.data.read.labels).ok(),
-            None => None,
+            Some(own) => labels_of_head(&job.model, job.data.task, &own, &job.data.read.labels),
+            None => job.data.read.labels.clone(),
         };
-        let source = match labels {
-            Some(labels) => job.data.clone().with_labels(labels),
-            None => job.data.clone(),
+        let train = match shared.load(job.data.clone().with_labels(labels), &tokenizer, job.max_train) {
+            // The data gets a new head.
+            Err(qbert_tasks::Error::OtherLabels { .. }) => shared.load(job.data.clone(), &tokenizer, job.max_train)?,
+            read => read?,
         };
-        let train = shared.load(source, &tokenizer, job.max_train)?;
+        check_classes(&train)?;
         let mut source = train.source.with_files([&job.dev]);
         if train.features.dataset().labels().is_some() {
             source = source.with_labels(LabelSource::Given(train.labels.clone()));
@@ -114,18 +115,36 @@ fn own_labels(checkpoint: &Checkpoint, task: Task) -> Result<Option<Labels>> {
     Ok(Some(Labels::new(own)?))
 }
 
-/// Refuses data that was read for a head with other labels, or with the same ones in another order.
-fn check_labels(job: &Finetune, checkpoint: &Checkpoint, labels: &Labels) -> Result<()> {
-    let Some(own) = own_labels(checkpoint, job.data.task)? else { return Ok(()) };
-    let has_labels = job.data.task.kind().profile().has_labels && !own.are_placeholders();
-    let takes_own = has_labels && labels_of_head(job.data.task, &own, &job.data.read.labels).is_ok();
-    if takes_own && own.names() != labels.names() {
-        let list = |labels: &Labels| labels.names().join(", ");
-        let problem =
-            format!("the model's head is for the labels {}, the data was read with {}", list(&own), list(labels));
-        return Err(qbert_model::Error::Head { path: job.model.clone(), problem }.into());
+/// Refuses data with which no head can learn to tell anything apart.
+fn check_classes(data: &TaskData) -> Result<()> {
+    if data.features.dataset().labels().is_some_and(|labels| labels.len() < 2) {
+        let label = data.labels.names().join(", ");
+        return Err(Error::OneLabel { files: data.source.files.clone(), label });
     }
     Ok(())
+}
+
+/// The checkpoint's head if it is for other labels than the data's, so that a new one is needed.
+///
+/// # Errors
+/// Data that was read for another head: with other labels, or with the same ones in another order.
+fn other_head(job: &Finetune, checkpoint: &Checkpoint, data: &TaskData) -> Result<Option<HeadLabels>> {
+    let task = job.data.task;
+    let Some(own) = own_labels(checkpoint, task)? else { return Ok(None) };
+    let LabelSource::Head(head) = labels_of_head(&job.model, task, &own, &job.data.read.labels) else {
+        return Ok(None);
+    };
+    match head.for_dataset(task, data.features.dataset()) {
+        Ok(labels) if labels.names() == data.labels.names() => Ok(None),
+        Ok(_) => {
+            let list = |labels: &Labels| labels.names().join(", ");
+            let (own, read) = (list(&own), list(&data.labels));
+            let problem = format!("the model's head is for the labels {own}, the data was read with {read}");
+            Err(qbert_model::Error::Head { path: job.model.clone(), problem }.into())
+        }
+        Err(qbert_tasks::Error::OtherLabels { .. }) => Ok(Some(head)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Model and data of a run, read and checked.
@@ -135,8 +154,8 @@ pub(crate) struct Prepared {
     pub(crate) bert: Bert,
     /// Parameters of the head that the checkpoint lacks and that were drawn at random.
     pub(crate) fresh: Vec<String>,
-    /// Why the checkpoint's own head was not used, though it is of the right kind.
-    pub(crate) misfit: Option<String>,
+    /// The checkpoint's own head, if it is of the right kind but for other labels.
+    other_head: Option<HeadLabels>,
     data: TrainingData,
     identity: serde_json::Value,
 }
@@ -149,11 +168,9 @@ impl Prepared {
         let checkpoint = Checkpoint::open(&job.model)?;
         let max_len = data.train.source.max_len;
         check_length(max_len, checkpoint.config().max_positions)?;
-        check_labels(job, &checkpoint, &data.train.labels)?;
+        let other_head = other_head(job, &checkpoint, &data.train)?;
         let (task, config, labels) = (job.data.task, checkpoint.config(), &data.train.labels);
-        let own = own_labels(&checkpoint, task)?;
-        let misfit = own.and_then(|own| labels_of_head(task, &own, &job.data.read.labels).err());
-        let loaded = match misfit {
+        let loaded = match other_head {
             None => checkpoint.load_for(head_for(task), labels.len())?,
             Some(_) => checkpoint.load_for_new_head(head_for(task), labels.len())?,
         };
@@ -168,7 +185,44 @@ impl Prepared {
             "max_len": max_len,
             "labels": labels.names(),
         });
-        Ok((Self { checkpoint, bert, fresh, misfit, data, identity }, weights))
+        Ok((Self { checkpoint, bert, fresh, other_head, data, identity }, weights))
+    }
+
+    /// Why the model has no head for this data; `None` if it has one.
+    pub(crate) fn why_headless(&self, job: &Finetune) -> Option<Error> {
+        if self.fresh.is_empty() {
+            return None;
+        }
+        let dataset = self.data.train.features.dataset();
+        let other = self.other_head.as_ref().and_then(|head| head.for_dataset(job.data.task, dataset).err());
+        if self.other_head.is_none() && self.checkpoint.head() == head_for(job.data.task) {
+            let problem = format!("the head is not complete: the checkpoint has no `{}`", self.fresh.join("`, `"));
+            return Some(qbert_model::Error::Head { path: job.model.clone(), problem }.into());
+        }
+        Some(other.map_or_else(|| headless(&self.checkpoint, job.data.task), Error::from))
+    }
+
+    /// What a user should know about model and data before training.
+    fn notes(&self, job: &Finetune) -> Vec<String> {
+        // A bare encoder gets a head as a matter of course; a head that is dropped is news.
+        let had_one = self.checkpoint.head() != Head::None || self.checkpoint.unsupported_head().is_some();
+        let new_head = self.why_headless(job).filter(|_| had_one).map(|why| format!("a new head is trained: {why}"));
+        let data = self.data.train.notes().into_iter().chain(self.data.dev.notes());
+        let mut notes: Vec<String> = Vec::new();
+        for note in new_head.into_iter().chain(data) {
+            // Training and dev data share their labels.
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        notes
+    }
+
+    /// Tells the watcher what a user should know.
+    pub(crate) fn tell(&self, job: &Finetune, watch: &mut dyn Watch) {
+        for note in self.notes(job) {
+            watch.note(&note);
+        }
     }
 
     /// What the trainer is given.
@@ -201,6 +255,7 @@ pub fn finetune(job: &Finetune, compute: &Compute, watch: &mut dyn Watch) -> Res
 pub fn finetune_on(job: &Finetune, data: TrainingData, compute: &Compute, watch: &mut dyn Watch) -> Result<Outcome> {
     check_epochs(&job.settings)?;
     let (prepared, weights) = Prepared::with_data(job, data)?;
+    prepared.tell(job, watch);
     Trainer::new(prepared.run(job), job.settings.clone(), compute, weights, job.resume)?.run(watch)
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use qbert_kernels::Compute;
 use qbert_model::{Checkpoint, Head, Parameters};
-use qbert_tasks::{DataSource, Features, LabelSource, Labels, Output, SharedData, Task, TaskData, Tokenizer};
+use qbert_tasks::{
+    DataSource, Features, HeadLabels, LabelSource, Labels, Output, SharedData, Task, TaskData, Tokenizer,
+};
 
 use crate::bert::Bert;
 use crate::error::{Error, Result};
@@ -23,6 +25,24 @@ pub fn head_of(output: Output) -> Head {
 /// The head that a task needs.
 pub fn head_for(task: Task) -> Head {
     head_of(task.kind().profile().output)
+}
+
+/// Why a model with this head cannot do a task that needs another one, in plain words.
+fn wrong_head(found: Head, unsupported: Option<&str>, task: Task) -> String {
+    let needed = head_for(task);
+    match (unsupported, found) {
+        (Some(what), _) => format!("the model's head is {what}; qbert does not support such a head yet"),
+        (None, Head::None) => {
+            format!("the model has no {needed} head, which the task {task} needs: it has to be fine-tuned first")
+        }
+        (None, found) => format!("the model has a {found} head, but the task {task} needs a {needed} head"),
+    }
+}
+
+/// The error for a checkpoint without a head for the task.
+pub fn headless(checkpoint: &Checkpoint, task: Task) -> Error {
+    let problem = wrong_head(checkpoint.head(), checkpoint.unsupported_head(), task);
+    qbert_model::Error::Head { path: checkpoint.directory().to_owned(), problem }.into()
 }
 
 /// A model, its weights and encoded data.
@@ -43,6 +63,8 @@ pub struct DataReader<'a> {
     pub path: &'a Path,
     /// Its head.
     pub head: Head,
+    /// What its head is, if it is none of ours.
+    pub unsupported: Option<&'a str>,
     /// What the head's outputs are called; empty for spans.
     pub labels: &'a [String],
     /// Longest sequence it can take.
@@ -67,15 +89,10 @@ impl DataReader<'_> {
     pub fn read_from(&self, shared: &mut SharedData, source: &DataSource) -> Result<TaskData> {
         self.check_source(source)?;
         let own = self.own_labels()?;
-        let labels = labels_of_head(source.task, &own, &source.read.labels).map_err(|problem| self.misfit(problem))?;
+        let labels = labels_of_head(self.path, source.task, &own, &source.read.labels);
         let mut data = shared.load(source.clone().with_labels(labels), self.tokenizer, None)?;
         usable(&data.features, &source.files, "compute on")?;
-        let outputs = own.len();
         data.labels = data.features.dataset().labels().cloned().unwrap_or(own);
-        if data.labels.len() != outputs {
-            let found = data.labels.len();
-            return Err(self.misfit(format!("the data has {found} labels, the model's head {outputs}")));
-        }
         Ok(data)
     }
 
@@ -101,10 +118,8 @@ impl DataReader<'_> {
     }
 
     fn check_source(&self, source: &DataSource) -> Result<()> {
-        let (task, head) = (source.task, head_for(source.task));
-        if self.head != head {
-            let found = self.head;
-            return Err(self.misfit(format!("the model's head is {found:?}, the task {task} needs {head:?}")));
+        if self.head != head_for(source.task) {
+            return Err(self.misfit(wrong_head(self.head, self.unsupported, source.task)));
         }
         check_length(source.max_len, self.max_positions)
     }
@@ -119,26 +134,13 @@ impl DataReader<'_> {
     }
 }
 
-/// The labels to read data with for a trained head: its own, in its order, if they are the ones expected by `wanted` or
-/// by the task.
-///
-/// # Errors
-/// What does not fit, as a sentence.
-pub fn labels_of_head(task: Task, own: &Labels, wanted: &LabelSource) -> std::result::Result<LabelSource, String> {
-    // Placeholder names (LABEL_0) say nothing about the data, so the task's own labels must do.
-    if !task.kind().profile().has_labels || own.are_placeholders() {
-        return Ok(wanted.clone());
+/// The labels to read data with for a trained head: its own, matched with those of the data and with the ones given
+/// ([`HeadLabels`]).
+pub fn labels_of_head(model: &Path, task: Task, own: &Labels, wanted: &LabelSource) -> LabelSource {
+    if !task.kind().profile().has_labels {
+        return wanted.clone();
     }
-    let (expected, whose) = match wanted {
-        LabelSource::Given(given) => (given.clone(), "those asked for".to_owned()),
-        LabelSource::TaskOrFound => match task.default_labels() {
-            Some(labels) => (labels, format!("those of the task {task}")),
-            None => return Ok(LabelSource::Given(own.clone())),
-        },
-    };
-    let list = |labels: &Labels| labels.names().join(", ");
-    let misfit = || format!("the model's head is for the labels {}, {whose} are {}", list(own), list(&expected));
-    own.for_data_of(&expected).map(LabelSource::Given).ok_or_else(misfit)
+    LabelSource::Head(HeadLabels { model: model.to_owned(), own: own.clone(), given: wanted.given().cloned() })
 }
 
 /// Refuses data without a usable example.
@@ -174,6 +176,7 @@ fn with_reader<T>(model: &Path, checkpoint: &Checkpoint, read: impl FnOnce(DataR
     read(DataReader {
         path: model,
         head: checkpoint.head(),
+        unsupported: checkpoint.unsupported_head(),
         labels: &checkpoint.labels(),
         max_positions: checkpoint.config().max_positions,
         tokenizer: &tokenizer,

@@ -78,6 +78,25 @@ pub fn read(path: &Path, targets: &mut [(&str, &mut [f32])]) -> Result<Position>
     Ok(position)
 }
 
+/// The key of a hash beside numbers about the same data.
+const HASH: &str = "hash";
+
+/// What to say about a value that is known by its hash only, which tells people nothing.
+fn changed(key: &str) -> String {
+    format!("`{key}` has changed")
+}
+
+/// Whether a value is a hash of a file or of numbers, or a list of them.
+fn is_hash(value: &serde_json::Value) -> bool {
+    match value {
+        serde_json::Value::String(text) => {
+            matches!(text.len(), 16 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+        }
+        serde_json::Value::Array(list) => list.iter().all(is_hash),
+        _ => false,
+    }
+}
+
 /// The first place where two settings differ, for people.
 pub fn difference(saved: &serde_json::Value, now: &serde_json::Value) -> String {
     use serde_json::Value;
@@ -85,7 +104,11 @@ pub fn difference(saved: &serde_json::Value, now: &serde_json::Value) -> String 
         for (key, value) in a {
             match b.get(key) {
                 Some(other) if other == value => {}
-                Some(other) if value.is_object() && other.is_object() => return difference(value, other),
+                Some(other) if value.is_object() && other.is_object() => {
+                    let inside = difference(value, other);
+                    return if inside == changed(HASH) { changed(key) } else { inside };
+                }
+                Some(other) if is_hash(value) && is_hash(other) => return changed(key),
                 Some(other) => return format!("`{key}` was {value}, now it is {other}"),
                 None => return format!("`{key}` was {value}"),
             }

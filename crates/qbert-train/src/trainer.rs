@@ -49,6 +49,8 @@ pub struct Run<'a> {
 
 /// Observes a training run.
 pub trait Watch {
+    /// Something the user should know about model or data, before training.
+    fn note(&mut self, _text: &str) {}
     /// A step is done.
     fn step(&mut self, record: &StepRecord, total: usize);
     /// A model was evaluated in full precision, before it is quantized.

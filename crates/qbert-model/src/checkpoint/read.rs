@@ -79,6 +79,7 @@ pub struct Checkpoint {
     tokenizer: TokenizerFiles,
     head: Head,
     outputs: usize,
+    unsupported: Option<String>,
 }
 
 impl Checkpoint {
@@ -100,11 +101,24 @@ impl Checkpoint {
         let weights = WeightFiles::open(directory, config.family)?;
         let tokenizer = TokenizerFiles::read(directory)?;
         let (head, outputs) = find_head(&config, &weights)?;
+        if let Some(what) = config.unsupported_head(head, outputs) {
+            // The encoder is as good as any, for a new head.
+            let (head, outputs, unsupported) = (Head::None, 0, Some(what));
+            return Ok(Self {
+                directory: directory.to_owned(),
+                config,
+                weights,
+                tokenizer,
+                head,
+                outputs,
+                unsupported,
+            });
+        }
         if head.has_labels() && !config.labels.is_empty() && config.labels.len() != outputs {
             let problem = format!("`id2label` names {} labels, but the classifier has {outputs}", config.labels.len());
             return Err(Error::Config { path: config_path, problem });
         }
-        Ok(Self { directory: directory.to_owned(), config, weights, tokenizer, head, outputs })
+        Ok(Self { directory: directory.to_owned(), config, weights, tokenizer, head, outputs, unsupported: None })
     }
 
     /// The directory it was opened from.
@@ -125,6 +139,11 @@ impl Checkpoint {
     /// The head whose tensors the checkpoint has.
     pub fn head(&self) -> Head {
         self.head
+    }
+
+    /// What the checkpoint's head is, if it is none of ours: it can only be replaced, and [`Checkpoint::head`] has none.
+    pub fn unsupported_head(&self) -> Option<&str> {
+        self.unsupported.as_deref()
     }
 
     /// The labels of a classifier, in the order of its outputs; empty for other heads.
@@ -166,7 +185,13 @@ impl Checkpoint {
     }
 
     /// All weights with the checkpoint's own head.
+    ///
+    /// # Errors
+    /// [`Error::Head`] for a head that is not supported; any fault of the tensors.
     pub fn load(&self) -> Result<Parameters> {
+        if let Some(what) = &self.unsupported {
+            return Err(Error::unsupported_head(&self.directory, what));
+        }
         let loaded = self.fill(self.layout(), OnTop::Required)?;
         Ok(loaded.parameters)
     }

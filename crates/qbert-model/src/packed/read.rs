@@ -134,6 +134,9 @@ impl<'a> Reader<'a> {
             config.declared_head.ok_or_else(|| self.damaged("`architectures` names no known head".to_owned()))?;
         let pooler = config.family.tensor_name(Head::None, Module::Pooler.weight());
         let outputs = head.outputs(config.labels.len());
+        if let Some(what) = config.unsupported_head(head, outputs) {
+            return Err(Error::unsupported_head(self.path, &what));
+        }
         Ok(ParameterLayout::new(config, head, outputs, self.tensors.contains_key(&pooler)))
     }
 

@@ -1,10 +1,12 @@
 //! Finds everything that can be known to be wrong before the first stage, and before anything is written: a run takes
 //! hours, and nobody wants to hear of a bad dev file after the analysis.
 
+use std::sync::Arc;
+
 use qbert_model::{Checkpoint, Head};
 use qbert_quant::GroupSpec;
-use qbert_tasks::{Dataset, Features, LabelSource, Labels, SharedData, Tokenizer};
-use qbert_train::loading::{check_length, head_for, labels_of_head};
+use qbert_tasks::{Dataset, Features, LabelSource, Labels, SharedData, Tokenizer, mapping_note};
+use qbert_train::loading::{check_length, head_for, headless, labels_of_head};
 use serde_json::{Value, json};
 
 use super::{Job, hashes};
@@ -27,6 +29,8 @@ pub(super) struct Checked {
     pub(super) examples: [usize; 2],
     /// The labels of all training data, for a new head; `None` for answers.
     pub(super) labels: Option<Labels>,
+    /// What the user should know about model and data before the first stage.
+    pub(super) notes: Vec<String>,
     /// The training and dev data, for all stages.
     pub(super) shared: SharedData,
 }
@@ -37,8 +41,7 @@ pub(super) fn check(job: &Job) -> Result<Checked> {
     let tokenizer = Tokenizer::for_model(&job.directory, checkpoint.config().vocab_size)?;
     let plan = plan_request(job, &checkpoint)?;
     let mut shared = SharedData::default();
-    let train = shared.dataset(&job.data)?;
-    let headless = headless(job, &checkpoint, &train)?;
+    let (train, headless) = training_data(job, &checkpoint, &mut shared)?;
     let mut dev = job.dev_data();
     if let Some(labels) = train.labels() {
         dev = dev.with_labels(LabelSource::Given(labels.clone()));
@@ -50,7 +53,8 @@ pub(super) fn check(job: &Job) -> Result<Checked> {
     let model_hash = hashes::model(&job.directory)?;
     let data = DataHashes::of(job)?;
     let identity = identity(job, &model_hash, &data);
-    Ok(Checked { identity, model_hash, data, headless, plan, examples, labels, shared })
+    let notes = notes(job, &checkpoint, headless.as_deref(), [&train, &dev]);
+    Ok(Checked { identity, model_hash, data, headless, plan, examples, labels, notes, shared })
 }
 
 fn settings(job: &Job) -> Result<()> {
@@ -103,30 +107,44 @@ fn plan_request(job: &Job, checkpoint: &Checkpoint) -> Result<PlanRequest> {
     Ok(request)
 }
 
-/// Why the model needs another head; `None` where it has one for this task and these labels.
-fn headless(job: &Job, checkpoint: &Checkpoint, train: &Dataset) -> Result<Option<String>> {
-    let wanted = head_for(job.data.task);
-    if checkpoint.head() != wanted {
-        return Ok(Some(match checkpoint.head() {
-            Head::None => "the model has no head yet".to_owned(),
-            other => format!("the model's head is {other:?}, the task {} needs {wanted:?}", job.data.task),
-        }));
+/// The training data, and why the model needs another head for it; `None` where it has one for this task and these labels.
+fn training_data(
+    job: &Job,
+    checkpoint: &Checkpoint,
+    shared: &mut SharedData,
+) -> Result<(Arc<Dataset>, Option<String>)> {
+    let task = job.data.task;
+    if checkpoint.head() != head_for(task) {
+        let why = match (checkpoint.head(), checkpoint.unsupported_head()) {
+            (Head::None, None) => "the model has no head yet".to_owned(),
+            _ => headless(checkpoint, task).to_string(),
+        };
+        return Ok((shared.dataset(&job.data)?, Some(why)));
     }
-    let Some(found) = train.labels() else { return Ok(None) };
+    if !task.kind().profile().has_labels {
+        return Ok((shared.dataset(&job.data)?, None));
+    }
     let own = Labels::new(checkpoint.labels())?;
-    let others = || Some(format!("the model's head is for other labels: {}", own.names().join(", ")));
-    if own.are_placeholders() {
-        // Names that say nothing; their number has to do.
-        return Ok(if own.len() == found.len() { None } else { others() });
+    let labels = labels_of_head(&job.directory, task, &own, &job.data.read.labels);
+    match shared.dataset(&job.data.clone().with_labels(labels)) {
+        Ok(train) => Ok((train, None)),
+        // In a user's own data some labels may be the head's, and others new.
+        Err(error @ (qbert_tasks::Error::OtherLabels { .. } | qbert_tasks::Error::UnknownLabel { .. })) => {
+            Ok((shared.dataset(&job.data)?, Some(error.to_string())))
+        }
+        Err(error) => Err(error.into()),
     }
-    let expected = matches!(job.data.read.labels, LabelSource::Given(_)) || job.data.task.default_labels().is_some();
-    let fits = if expected {
-        labels_of_head(job.data.task, &own, &job.data.read.labels).is_ok()
-    } else {
-        // In a user's own data a number is a name, and not the place of somebody else's label.
-        found.names().iter().all(|name| own.names().contains(name))
-    };
-    Ok(if fits { None } else { others() })
+}
+
+/// Sentences for the user: a head that is replaced, labels that go by other names, examples that are not used.
+fn notes(job: &Job, checkpoint: &Checkpoint, headless: Option<&str>, [train, dev]: [&Dataset; 2]) -> Vec<String> {
+    let had_one = checkpoint.head() != Head::None || checkpoint.unsupported_head().is_some();
+    let new_head = headless.filter(|_| had_one).map(|why| format!("a new head is trained: {why}"));
+    let mapping = train.labels().and_then(|labels| mapping_note(labels.mapping()));
+    let train_files: Vec<String> = job.data.files.iter().map(|path| path.display().to_string()).collect();
+    let left_out = [(train_files.join(", "), train), (job.dev.display().to_string(), dev)];
+    let left_out = left_out.into_iter().filter_map(|(name, data)| Some(format!("{name}: {}", data.left_out()?)));
+    new_head.into_iter().chain(mapping).chain(left_out).collect()
 }
 
 /// The hashes of a job's data files.
@@ -144,9 +162,10 @@ impl DataHashes {
 }
 
 fn identity(job: &Job, model_hash: &str, data: &DataHashes) -> Value {
-    let labels = match &job.data.read.labels {
-        LabelSource::TaskOrFound => Value::Null,
-        LabelSource::Given(labels) => json!(labels.names()),
+    let labels = match job.data.read.labels.given() {
+        None => Value::Null,
+        Some(labels) if labels.other_names().is_empty() => json!(labels.names()),
+        Some(labels) => json!({ "names": labels.names(), "data": labels.other_names() }),
     };
     json!({
         "task": job.data.task,

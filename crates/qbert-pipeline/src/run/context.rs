@@ -55,7 +55,7 @@ impl<'a> Context<'a> {
         // The record is read under the lock: a run that ends meanwhile writes it last.
         let lock = lock(out)?;
         let record = match Record::read(out)? {
-            Some(record) => same_run(out, record, &checked.identity)?,
+            Some(record) => same_run(job, record, &checked.identity)?,
             None => Record::new(checked.identity.clone()),
         };
         atomic::remove_leftovers(out)?;
@@ -174,12 +174,25 @@ impl<'a> Context<'a> {
     }
 }
 
-fn same_run(out: &Path, record: Record, identity: &Value) -> Result<Record> {
+fn same_run(job: &Job, record: Record, identity: &Value) -> Result<Record> {
     if record.run == *identity {
         return Ok(record);
     }
-    let difference = qbert_train::state::difference(&record.run, identity);
-    let message = format!("{}: this directory holds another run: {difference}", out.display());
+    let differs = |key: &str| record.run.get(key) != identity.get(key);
+    let shown = |path: &Path| path.display().to_string();
+    let difference = if differs("task") {
+        qbert_train::state::difference(&record.run, identity)
+    } else if differs("model") {
+        format!("of another model than {}, or that model has changed", job.model)
+    } else if differs("train") {
+        let files: Vec<String> = job.data.files.iter().map(|path| shown(path)).collect();
+        format!("on other training data than {}, or that has changed", files.join(", "))
+    } else if differs("dev") {
+        format!("judged by other data than {}, or that has changed", shown(&job.dev))
+    } else {
+        qbert_train::state::difference(&record.run, identity)
+    };
+    let message = format!("{}: this directory holds another run: {difference}", shown(&job.out));
     let hint = "give another `run.out`; settings of the stages may change, model, task and data may not".to_owned();
     Err(Error::new(ErrorKind::BadInput, message, hint))
 }

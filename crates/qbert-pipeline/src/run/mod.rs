@@ -283,6 +283,9 @@ impl Job {
 pub fn run(job: &Job, compute: &Compute, watch: &mut dyn Watch) -> Result<Finished> {
     let checked = check::check(job)?;
     let mut context = Context::open(job, compute, watch, checked)?;
+    for note in std::mem::take(&mut context.checked.notes) {
+        context.watch.say(&note);
+    }
     finetune::stage(&mut context)?;
     analyze::stage(&mut context)?;
     plan::stage(&mut context)?;

@@ -2,7 +2,9 @@
 
 use qbert_model::Head;
 use qbert_tasks::Encoded;
-use qbert_tasks::ner::{Entity, Ideographs, NerWindow, TagDecoder, Word, WordTag, encode, entities, split_words};
+use qbert_tasks::ner::{
+    Entity, Ideographs, NerWindow, TagDecoder, TagStyle, Word, WordTag, encode, entities, split_words,
+};
 use serde::Serialize;
 
 use super::{Encoding, indexed};
@@ -136,8 +138,9 @@ impl Session {
     fn tagging(&self, source: Source, tags: &[WordTag], removed: usize) -> Result<Tagging> {
         let names: Vec<&str> =
             tags.iter().map(|word| self.labels().get(word.tag).map_or("O", String::as_str)).collect();
+        let style = TagStyle::of_names(self.labels());
         let probabilities: Vec<f64> = tags.iter().map(|word| word.probability).collect();
-        let entities = entities(&source.text, &source.words, &names, &probabilities)?;
+        let entities = entities(style, &source.text, &source.words, &names, &probabilities)?;
         let tags = names.into_iter().map(str::to_owned).collect();
         let words = source.words.into_iter().map(|word| word.text).collect();
         Ok(Tagging { entities, words, tags, probabilities, removed })

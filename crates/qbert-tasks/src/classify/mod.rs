@@ -14,8 +14,10 @@ pub(crate) use read::read;
 pub(crate) use score::score;
 pub use score::{ClassificationReport, report};
 
+use std::collections::BTreeSet;
+
 use crate::batch::Targets;
-use crate::kinds::{Examples, InputShape, Output, Profile, Recipe};
+use crate::kinds::{Examples, InputShape, LeftOut, Output, Profile, Recipe};
 use crate::qa::QaOptions;
 use crate::stats::{self, DataStatistics, ExampleLengths};
 use crate::{Error, Labels, Result, Tokenizer};
@@ -69,6 +71,8 @@ pub struct ClassifyData {
     pub examples: Vec<ClassifyExample>,
     /// `None` only for unlabelled data read without given labels.
     pub labels: Option<Labels>,
+    /// The labels as they stand in the files.
+    pub found: BTreeSet<String>,
     /// Rows left out because their annotators did not agree (MNLI's `-`).
     pub skipped: usize,
 }
@@ -76,7 +80,7 @@ pub struct ClassifyData {
 impl ClassifyData {
     pub(crate) fn first(&self, count: usize) -> Self {
         let examples = self.examples.iter().take(count).cloned().collect();
-        Self { examples, labels: self.labels.clone(), skipped: self.skipped }
+        Self { examples, labels: self.labels.clone(), found: self.found.clone(), skipped: self.skipped }
     }
 }
 
@@ -87,6 +91,14 @@ impl Examples for ClassifyData {
 
     fn labels(&self) -> Option<&Labels> {
         self.labels.as_ref()
+    }
+
+    fn found(&self) -> Option<(&BTreeSet<String>, usize)> {
+        Some((&self.found, self.found.len()))
+    }
+
+    fn left_out(&self) -> Option<LeftOut> {
+        LeftOut::some(self.skipped, "pairs whose annotators did not agree (`-`)")
     }
 
     fn count(&self, statistics: &mut DataStatistics) {

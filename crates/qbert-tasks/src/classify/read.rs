@@ -4,6 +4,7 @@
 //! tsv with `sentence` and `label`; MNLI one with `sentence1`, `sentence2` and `gold_label`, other columns ignored,
 //! rows whose gold label is `-` (no majority among the annotators) skipped and counted.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use qbert_quant::nearest;
@@ -11,7 +12,7 @@ use qbert_quant::nearest;
 use super::{ClassifyData, ClassifyExample};
 use crate::files::delimited::Table;
 use crate::files::jsonl::{Objects, name_value, text_value};
-use crate::files::{Format, ReadOptions, fixed_labels, unknown_label};
+use crate::files::{Format, ReadOptions, unknown_label};
 use crate::{Error, Kind, Labels, Result, Task};
 
 const TEXT_NAMES: &[&str] = &["text", "sentence", "sentence1", "premise", "question1"];
@@ -52,23 +53,37 @@ pub(crate) fn read(task: Task, paths: &[&Path], options: &ReadOptions) -> Result
         }
         raw.extend(rows.into_iter().map(|row| (path.to_path_buf(), row)));
     }
-    let labels = match fixed_labels(task, options) {
+    let found: BTreeSet<String> = raw.iter().filter_map(|(_, row)| row.label.clone()).collect();
+    if options.labels.given().is_none() && task.default_labels().is_none() {
+        refuse_regression(&raw)?;
+    }
+    let labels = match options.labels.for_data(task, &found, found.len())? {
         Some(labels) => Some(labels),
-        None => found_labels(&raw)?,
+        None if found.is_empty() => None,
+        None => Some(Labels::found_in(&found)?),
     };
     let mut examples = Vec::with_capacity(raw.len());
     for (path, row) in raw {
         examples.push(with_label(&path, row, labels.as_ref(), options.require_labels)?);
     }
-    Ok(ClassifyData { examples, labels, skipped })
+    Ok(ClassifyData { examples, labels, found, skipped })
 }
 
-fn found_labels(raw: &[(PathBuf, RawExample)]) -> Result<Option<Labels>> {
-    let mut names = raw.iter().filter_map(|(_, row)| row.label.as_deref()).peekable();
-    if names.peek().is_none() {
-        return Ok(None);
+/// Refuses labels that are all numbers, some of them with a fraction: they are values to be predicted, not classes.
+fn refuse_regression(raw: &[(PathBuf, RawExample)]) -> Result<()> {
+    let mut fraction = None;
+    for (path, row) in raw {
+        let Some(label) = &row.label else { continue };
+        match label.parse::<f64>() {
+            Ok(value) if !value.is_finite() => return Ok(()),
+            Ok(value) if value.fract() != 0.0 => fraction = fraction.or(Some((path, row.line, label))),
+            Ok(_) => {}
+            Err(_) => return Ok(()),
+        }
     }
-    Labels::found_in(names).map(Some)
+    fraction.map_or(Ok(()), |(path, line, label)| {
+        Err(Error::RegressionTarget { path: path.clone(), line, label: label.clone() })
+    })
 }
 
 fn with_label(path: &Path, row: RawExample, labels: Option<&Labels>, required: bool) -> Result<ClassifyExample> {

@@ -37,6 +37,8 @@ pub(crate) fn score(data: &ClassifyData, predictions: &[(usize, f64)], labels: &
         metric: METRIC,
         value: 100.0 * report.accuracy,
         examples: report.examples,
+        left_out: None,
+        label_map: Vec::new(),
         details: Details::Classification(report),
         outcomes: Outcomes::Right(List(right)),
     })

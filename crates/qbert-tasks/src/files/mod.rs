@@ -11,11 +11,13 @@ pub(crate) mod lines;
 
 pub use lines::{LONGEST_LINE, read_line_limited};
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Dataset, Error, Labels, Result, Task};
+use crate::head_labels::FoundLabels;
+use crate::{Dataset, Error, HeadLabels, Labels, Result, Task};
 
 /// Names of the columns (or JSON keys) of a user's file; `None` tries the usual names.
 ///
@@ -41,8 +43,10 @@ pub enum LabelSource {
     /// The task's own labels; for a user's task, the labels found in the data, sorted.
     #[default]
     TaskOrFound,
-    /// These labels in this order, such as those of a trained head. Any other label in the data is an error.
+    /// These labels in this order. Any other label in the data is an error.
     Given(Labels),
+    /// The labels of a trained head, matched with those in the data.
+    Head(HeadLabels),
 }
 
 /// How a table is laid out.
@@ -89,11 +93,23 @@ pub fn read<P: AsRef<Path>>(task: Task, paths: &[P], options: &ReadOptions) -> R
     Dataset::read(task, &paths, options)
 }
 
-/// The labels that the data must have; `None` if they are to be found in the data.
-pub(crate) fn fixed_labels(task: Task, options: &ReadOptions) -> Option<Labels> {
-    match &options.labels {
-        LabelSource::Given(labels) => Some(labels.clone()),
-        LabelSource::TaskOrFound => task.default_labels(),
+impl LabelSource {
+    /// The labels that the user gave.
+    pub fn given(&self) -> Option<&Labels> {
+        match self {
+            Self::TaskOrFound => None,
+            Self::Given(labels) => Some(labels),
+            Self::Head(head) => head.given.as_ref(),
+        }
+    }
+
+    /// The labels to read a task's data with; `None` for those found there.
+    pub(crate) fn for_data(&self, task: Task, raw: &BTreeSet<String>, count: usize) -> Result<Option<Labels>> {
+        match self {
+            Self::TaskOrFound => Ok(task.default_labels()),
+            Self::Given(labels) => Ok(Some(labels.clone())),
+            Self::Head(head) => head.for_data(task, FoundLabels { raw, count }).map(Some),
+        }
     }
 }
 

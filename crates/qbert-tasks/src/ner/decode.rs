@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EntitySpan, NerWindow, Word, spans};
+use super::{EntitySpan, NerWindow, TagStyle, Word, spans};
 use crate::classify::decode;
 use crate::encoded::CharacterIndex;
 use crate::{Error, Result};
@@ -98,11 +98,17 @@ fn same_length(what: impl FnOnce() -> String, expected: usize, found: usize) -> 
     if expected == found { Ok(()) } else { Err(Error::Length { what: what(), expected, found }) }
 }
 
-/// Entities of a text from the tag (and its probability) of each of its words.
+/// Entities of a text, by the style of the model's tags, from the tag (and its probability) of each of its words.
 ///
 /// # Errors
 /// [`Error::Length`] when there are not as many tags or probabilities as words.
-pub fn entities<S: AsRef<str>>(text: &str, words: &[Word], tags: &[S], probabilities: &[f64]) -> Result<Vec<Entity>> {
+pub fn entities<S: AsRef<str>>(
+    style: TagStyle,
+    text: &str,
+    words: &[Word],
+    tags: &[S],
+    probabilities: &[f64],
+) -> Result<Vec<Entity>> {
     same_length(|| "tags of the text".to_owned(), words.len(), tags.len())?;
     same_length(|| "probabilities of the text".to_owned(), words.len(), probabilities.len())?;
     let index = CharacterIndex::new(text);
@@ -118,7 +124,7 @@ pub fn entities<S: AsRef<str>>(text: &str, words: &[Word], tags: &[S], probabili
             probability,
         })
     };
-    Ok(spans(tags).into_iter().filter_map(entity).collect())
+    Ok(spans(style, tags).into_iter().filter_map(entity).collect())
 }
 
 #[cfg(test)]
@@ -132,7 +138,7 @@ mod tests {
         let text = "Zoë Ångström, of Ås";
         let words = split_words(text, Ideographs::Alone);
         let tags = ["B-PER", "I-PER", "O", "O", "I-LOC"];
-        let found = entities(text, &words, &tags, &[0.5, 1.0, 1.0, 1.0, 0.25]).unwrap();
+        let found = entities(TagStyle::Marked, text, &words, &tags, &[0.5, 1.0, 1.0, 1.0, 0.25]).unwrap();
         assert_eq!(found.len(), 2);
         assert_eq!(
             (found[0].text.as_str(), found[0].characters.clone(), found[0].probability),
@@ -142,7 +148,7 @@ mod tests {
             (found[1].kind.as_str(), found[1].text.as_str(), found[1].characters.clone()),
             ("LOC", "Ås", 17..19)
         );
-        assert!(entities(text, &words, &tags[..2], &[1.0, 1.0]).is_err());
+        assert!(entities(TagStyle::Marked, text, &words, &tags[..2], &[1.0, 1.0]).is_err());
     }
 
     /// One word on the second of four tokens.

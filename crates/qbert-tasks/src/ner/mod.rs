@@ -4,6 +4,7 @@ mod decode;
 mod encode;
 mod read;
 mod score;
+mod style;
 mod words;
 
 pub use decode::{Entity, TagDecoder, WordTag, entities};
@@ -11,13 +12,16 @@ pub use encode::{NerWindow, WordPosition, encode, encode_all};
 pub(crate) use read::read;
 pub(crate) use score::score;
 pub use score::{EntityReport, EntitySpan, counts, report, spans};
+pub use style::TagStyle;
 pub(crate) use words::is_ideograph;
 pub use words::{Ideographs, Word, split_words};
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Targets;
-use crate::kinds::{Examples, InputShape, Output, Profile, Recipe};
+use crate::kinds::{Examples, InputShape, LeftOut, Output, Profile, Recipe};
 use crate::qa::QaOptions;
 use crate::stats::{self, DataStatistics, ExampleLengths};
 use crate::{Labels, Result, Tokenizer};
@@ -44,7 +48,7 @@ pub(crate) const PROFILE: Profile = Profile {
 pub struct NerSentence {
     /// The words as they stand in the file.
     pub words: Vec<String>,
-    /// One label id per word, IOB2 whatever the file uses.
+    /// One label id per word: IOB2 whatever marks the file uses, plain tags as they are.
     pub tags: Option<Vec<usize>>,
 }
 
@@ -61,6 +65,8 @@ pub enum TagScheme {
     /// Some entities begin with `B-` and some, away from a neighbour of their type, with `I-`: read as `conlleval`
     /// does, an entity begins wherever its type does.
     Mixed,
+    /// No tag says where an entity begins: parts of speech, or the bare types of entities.
+    Plain,
 }
 
 /// Sentences of a NER task.
@@ -70,6 +76,8 @@ pub struct NerData {
     pub sentences: Vec<NerSentence>,
     /// `None` only for unlabelled data read without given labels.
     pub labels: Option<Labels>,
+    /// The tags in the files, those with marks as IOB2.
+    pub found: BTreeSet<String>,
     /// What the first file's tags follow; `None` without tags.
     pub scheme: Option<TagScheme>,
     /// Number of `-DOCSTART-` lines.
@@ -79,7 +87,13 @@ pub struct NerData {
 impl NerData {
     pub(crate) fn first(&self, count: usize) -> Self {
         let sentences = self.sentences.iter().take(count).cloned().collect();
-        Self { sentences, labels: self.labels.clone(), scheme: self.scheme, documents: self.documents }
+        Self {
+            sentences,
+            labels: self.labels.clone(),
+            found: self.found.clone(),
+            scheme: self.scheme,
+            documents: self.documents,
+        }
     }
 }
 
@@ -90,6 +104,14 @@ impl Examples for NerData {
 
     fn labels(&self) -> Option<&Labels> {
         self.labels.as_ref()
+    }
+
+    fn found(&self) -> Option<(&BTreeSet<String>, usize)> {
+        Some((&self.found, read::listed(&self.found).map_or(0, |labels| labels.len())))
+    }
+
+    fn left_out(&self) -> Option<LeftOut> {
+        None
     }
 
     fn count(&self, statistics: &mut DataStatistics) {

@@ -7,13 +7,16 @@
 //! Tags of any scheme are converted to IOB2: an entity begins at `B-` (or `S-`, `U-`) and wherever the
 //! previous word has no tag of the same type, which is how `conlleval` reads every scheme. That makes the conversion
 //! the same for IOB1, IOB2 and broken files; the scheme is detected only to be reported.
+//!
+//! Files in which no tag has a mark are as good: parts of speech, or entity types without `B-` and `I-`. Such tags stay as
+//! they are. A file with both has a mistake, which is reported with its line.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::{NerData, NerSentence, TagScheme};
+use super::{NerData, NerSentence, TagScheme, TagStyle};
 use crate::files::lines::Lines;
-use crate::files::{ReadOptions, fixed_labels, unknown_label};
+use crate::files::{ReadOptions, unknown_label};
 use crate::{Error, Labels, Result, Task};
 
 const DOCUMENT_START: &str = "-DOCSTART-";
@@ -24,7 +27,12 @@ const LAYOUT: &str =
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Tag {
     Outside,
-    Inside { prefix: char, kind: String },
+    Inside {
+        prefix: char,
+        kind: String,
+    },
+    /// Without a mark for the place in an entity.
+    Plain(String),
 }
 
 #[derive(Default)]
@@ -43,7 +51,12 @@ struct RawFile {
 
 pub(crate) fn read(task: Task, paths: &[&Path], options: &ReadOptions) -> Result<NerData> {
     let files = paths.iter().map(|path| read_file(path, options.require_labels)).collect::<Result<Vec<_>>>()?;
-    let labels = fixed_labels(task, options).or_else(|| found_labels(&files));
+    refuse_stray_tags(task, &files)?;
+    let found: BTreeSet<String> =
+        files.iter().flat_map(|file| &file.sentences).flat_map(|sentence| iob2(&sentence.tags)).collect();
+    let own = listed(&found);
+    let count = own.as_ref().map_or(0, Labels::len);
+    let labels = options.labels.for_data(task, &found, count)?.or(own);
     let scheme = files.first().and_then(|file| detect_scheme(&file.sentences));
     let documents = files.iter().map(|file| file.documents).sum();
     let mut sentences = Vec::new();
@@ -52,7 +65,7 @@ pub(crate) fn read(task: Task, paths: &[&Path], options: &ReadOptions) -> Result
             sentences.push(labelled(&file.path, raw, labels.as_ref())?);
         }
     }
-    Ok(NerData { sentences, labels, scheme, documents })
+    Ok(NerData { sentences, labels, found, scheme, documents })
 }
 
 fn read_file(path: &Path, require_labels: bool) -> Result<RawFile> {
@@ -88,12 +101,7 @@ fn read_file(path: &Path, require_labels: bool) -> Result<RawFile> {
         sentence.words.push(word.to_owned());
         sentence.lines.push(number);
         if fields.len() > 1 {
-            let tag = parse_tag(last);
-            sentence.tags.push(tag.ok_or_else(|| Error::BadTag {
-                path: path.to_owned(),
-                line: number,
-                tag: last.to_owned(),
-            })?);
+            sentence.tags.push(parse_tag(last));
         }
     }
     file.end_sentence(&mut sentence);
@@ -112,27 +120,41 @@ impl RawFile {
     }
 }
 
-fn parse_tag(text: &str) -> Option<Tag> {
-    if text == "O" {
-        return Some(Tag::Outside);
+fn parse_tag(text: &str) -> Tag {
+    match TagStyle::split(text) {
+        _ if text == "O" => Tag::Outside,
+        Some((prefix, kind)) => Tag::Inside { prefix, kind: kind.to_owned() },
+        None => Tag::Plain(text.to_owned()),
     }
-    let (prefix, kind) = text.split_once('-')?;
-    let prefix = prefix.chars().next().filter(|_| prefix.len() == 1)?;
-    let known = matches!(prefix, 'B' | 'I' | 'E' | 'S' | 'L' | 'U');
-    (known && !kind.is_empty()).then(|| Tag::Inside { prefix, kind: kind.to_owned() })
+}
+
+/// Refuses tags without a mark beside tags that have one, and in a task whose tags have them.
+fn refuse_stray_tags(task: Task, files: &[RawFile]) -> Result<()> {
+    let tags = || files.iter().flat_map(|file| &file.sentences).flat_map(|sentence| &sentence.tags);
+    let marked = task.default_labels().is_some() || tags().any(|tag| matches!(tag, Tag::Inside { .. }));
+    for file in files.iter().filter(|_| marked) {
+        for sentence in &file.sentences {
+            for (tag, &line) in sentence.tags.iter().zip(&sentence.lines) {
+                if let Tag::Plain(tag) = tag {
+                    return Err(Error::BadTag { path: file.path.clone(), line, tag: tag.clone() });
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 impl Tag {
     fn kind(&self) -> Option<&str> {
         match self {
-            Tag::Outside => None,
+            Tag::Outside | Tag::Plain(_) => None,
             Tag::Inside { kind, .. } => Some(kind),
         }
     }
 
     fn prefix(&self) -> Option<char> {
         match self {
-            Tag::Outside => None,
+            Tag::Outside | Tag::Plain(_) => None,
             Tag::Inside { prefix, .. } => Some(*prefix),
         }
     }
@@ -152,6 +174,7 @@ fn begins(previous: Option<&Tag>, tag: &Tag) -> bool {
 fn iob2(tags: &[Tag]) -> Vec<String> {
     let name = |(index, tag): (usize, &Tag)| match tag {
         Tag::Outside => "O".to_owned(),
+        Tag::Plain(name) => name.clone(),
         Tag::Inside { kind, .. } => {
             let previous = index.checked_sub(1).map(|before| &tags[before]);
             format!("{}-{kind}", if begins(previous, tag) { 'B' } else { 'I' })
@@ -163,6 +186,9 @@ fn iob2(tags: &[Tag]) -> Vec<String> {
 /// The scheme by which entities begin away from a neighbour of their type. One stray tag in a hundred does not make
 /// a file another scheme's: the original CoNLL-2003 training file has two.
 fn detect_scheme(sentences: &[RawSentence]) -> Option<TagScheme> {
+    if sentences.iter().flat_map(|sentence| &sentence.tags).any(|tag| matches!(tag, Tag::Plain(_))) {
+        return Some(TagScheme::Plain);
+    }
     let (mut tagged, mut end_marks, mut bare_starts, mut marked_starts) = (false, false, 0, 0);
     for sentence in sentences {
         let mut previous_kind = None;
@@ -187,10 +213,16 @@ fn detect_scheme(sentences: &[RawSentence]) -> Option<TagScheme> {
     })
 }
 
-fn found_labels(files: &[RawFile]) -> Option<Labels> {
-    let tags = || files.iter().flat_map(|file| &file.sentences).flat_map(|sentence| &sentence.tags);
-    tags().next()?;
-    let types: BTreeSet<&str> = tags().filter_map(Tag::kind).collect();
+/// The labels of a head for these tags: `O` first, then both marks of each type, or the plain tags.
+pub(super) fn listed(found: &BTreeSet<String>) -> Option<Labels> {
+    if found.is_empty() {
+        return None;
+    }
+    let types: BTreeSet<&str> = found.iter().filter_map(|tag| TagStyle::split(tag)).map(|(_, kind)| kind).collect();
+    if types.is_empty() {
+        let outside = found.get("O").into_iter();
+        return Labels::new(outside.chain(found.iter().filter(|tag| *tag != "O")).cloned()).ok();
+    }
     Some(Labels::for_entity_types(types))
 }
 
@@ -209,7 +241,7 @@ mod tests {
     use super::*;
 
     fn sentence(tags: &str) -> RawSentence {
-        RawSentence { tags: tags.split(' ').map(|tag| parse_tag(tag).unwrap()).collect(), ..RawSentence::default() }
+        RawSentence { tags: tags.split(' ').map(|tag| parse_tag(tag)).collect(), ..RawSentence::default() }
     }
 
     #[test]
@@ -231,10 +263,15 @@ mod tests {
     }
 
     #[test]
-    fn only_tags_are_tags() {
-        for text in ["", "-", "B", "B-", "X-PER", "NNP", "BPER", "é-PER", "O-PER"] {
-            assert_eq!(parse_tag(text), None, "{text}");
+    fn plain_tags_stay_whole() {
+        for text in ["-", "B", "B-", "X-PER", "NNP", "BPER", "é-PER", "O-PER", "B_PER", "PER-B", "LABEL_0"] {
+            assert_eq!(parse_tag(text), Tag::Plain(text.to_owned()), "{text}");
         }
-        assert_eq!(parse_tag("B-a-b").unwrap().kind(), Some("a-b"));
+        assert_eq!(parse_tag("B-a-b").kind(), Some("a-b"));
+        let raw = sentence("DET ADJ NOUN NOUN");
+        assert_eq!(iob2(&raw.tags).join(" "), "DET ADJ NOUN NOUN");
+        assert_eq!(detect_scheme(&[raw]), Some(TagScheme::Plain));
+        let found = ["PER", "O", "LOC"].map(str::to_owned).into();
+        assert_eq!(listed(&found).unwrap().names(), ["O", "LOC", "PER"]);
     }
 }

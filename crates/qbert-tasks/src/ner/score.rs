@@ -4,13 +4,15 @@
 //! mixed sequence of tags is the whole difficulty: a tag is its first character (B, I, E, S, O or anything) and a
 //! type; an entity ends after E and S, before B, S and O, and where the type changes; it begins at B and S, at I and
 //! E after O, E or S, and where the type changes. Tags without type share the type `_`.
+//!
+//! That is so for lists of tags with marks. For other lists [`TagStyle`] says what an entity is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{METRIC, NerData};
+use super::{METRIC, NerData, TagStyle};
 use crate::kinds::{Details, Evaluation};
 use crate::metrics::outcomes::{EntityCounts, List, Outcomes};
 use crate::metrics::{NamedScores, Scores};
@@ -38,13 +40,17 @@ pub struct EntityReport {
     pub per_type: Vec<NamedScores>,
     /// The share of words with the right tag.
     pub word_accuracy: f64,
+    /// Whether no tag says where an entity begins, so that neighbours with the same tag cannot be told apart and the share
+    /// of right words says more than F1.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub plain_tags: bool,
     /// How many sentences were scored.
     pub sentences: usize,
 }
 
 /// The entities of one sequence of tags.
-pub fn spans<S: AsRef<str>>(tags: &[S]) -> Vec<EntitySpan> {
-    let mut reader = SpanReader::default();
+pub fn spans<S: AsRef<str>>(style: TagStyle, tags: &[S]) -> Vec<EntitySpan> {
+    let mut reader = SpanReader::new(style);
     for tag in tags {
         reader.push(tag.as_ref());
     }
@@ -58,12 +64,15 @@ pub(crate) fn score(data: &NerData, predictions: &[Vec<usize>], labels: &Labels)
     let gold = gold.ok_or(Error::NothingToScore { what: "tags" })?;
     let gold: Vec<Vec<&str>> = gold.into_iter().map(|tags| labels.names_of(tags)).collect::<Result<_>>()?;
     let found: Vec<Vec<&str>> = predictions.iter().map(|tags| labels.names_of(tags)).collect::<Result<_>>()?;
-    let counted = gold.iter().zip(&found).map(|(gold, found)| counts(gold, found)).collect();
-    let report = report(&gold, &found)?;
+    let style = TagStyle::of(labels);
+    let counted = gold.iter().zip(&found).map(|(gold, found)| counts(style, gold, found)).collect();
+    let report = report(style, &gold, &found)?;
     Ok(Evaluation {
         metric: METRIC,
         value: 100.0 * report.overall.f1,
         examples: report.sentences,
+        left_out: None,
+        label_map: Vec::new(),
         details: Details::Entities(report),
         outcomes: Outcomes::Entities(List(counted)),
     })
@@ -73,7 +82,11 @@ pub(crate) fn score(data: &NerData, predictions: &[Vec<usize>], labels: &Labels)
 ///
 /// # Errors
 /// [`Error::Length`] when the numbers of sentences, or of words in one of them, differ.
-pub fn report<G: AsRef<str>, P: AsRef<str>>(gold: &[Vec<G>], predicted: &[Vec<P>]) -> Result<EntityReport> {
+pub fn report<G: AsRef<str>, P: AsRef<str>>(
+    style: TagStyle,
+    gold: &[Vec<G>],
+    predicted: &[Vec<P>],
+) -> Result<EntityReport> {
     if gold.len() != predicted.len() {
         let what = "predicted sentences".to_owned();
         return Err(Error::Length { what, expected: gold.len(), found: predicted.len() });
@@ -88,7 +101,7 @@ pub fn report<G: AsRef<str>, P: AsRef<str>>(gold: &[Vec<G>], predicted: &[Vec<P>
         right_words +=
             gold.iter().zip(predicted).filter(|(gold, predicted)| gold.as_ref() == predicted.as_ref()).count();
     }
-    let (gold_entities, predicted_entities) = (entities_by_type(gold), entities_by_type(predicted));
+    let (gold_entities, predicted_entities) = (entities_by_type(style, gold), entities_by_type(style, predicted));
     let types: BTreeSet<&String> = gold_entities.keys().chain(predicted_entities.keys()).collect();
     let none = BTreeSet::new();
     let (mut per_type, mut totals) = (Vec::new(), (0, 0, 0));
@@ -107,18 +120,21 @@ pub fn report<G: AsRef<str>, P: AsRef<str>>(gold: &[Vec<G>], predicted: &[Vec<P>
         weighted_average: Scores::mean_by_support(&scores),
         per_type,
         word_accuracy: if words == 0 { 0.0 } else { right_words as f64 / words as f64 },
+        plain_tags: !style.has_marks(),
         sentences: gold.len(),
     })
 }
 
 /// The entities of one sentence.
-pub fn counts<G: AsRef<str>, P: AsRef<str>>(gold: &[G], predicted: &[P]) -> EntityCounts {
-    let (gold, predicted) = (spans(gold), spans(predicted));
+pub fn counts<G: AsRef<str>, P: AsRef<str>>(style: TagStyle, gold: &[G], predicted: &[P]) -> EntityCounts {
+    let (gold, predicted) = (spans(style, gold), spans(style, predicted));
     let correct = predicted.iter().filter(|span| gold.contains(span)).count();
     EntityCounts { correct, predicted: predicted.len(), gold: gold.len() }
 }
 
 const OUTSIDE: &str = "O";
+const INSIDE: char = 'I';
+const SINGLE: char = 'S';
 const NO_TYPE: &str = "_";
 
 type Places = BTreeSet<(usize, usize)>;
@@ -127,8 +143,8 @@ type Places = BTreeSet<(usize, usize)>;
 ///
 /// One sequence, not one per sentence, because the reference carries its state over: with tags that are none (such
 /// as a bare `X`) that makes a difference, and the numbers must be equal there too.
-fn entities_by_type<S: AsRef<str>>(sentences: &[Vec<S>]) -> BTreeMap<String, Places> {
-    let mut reader = SpanReader::default();
+fn entities_by_type<S: AsRef<str>>(style: TagStyle, sentences: &[Vec<S>]) -> BTreeMap<String, Places> {
+    let mut reader = SpanReader::new(style);
     for sentence in sentences {
         for tag in sentence {
             reader.push(tag.as_ref());
@@ -145,21 +161,26 @@ fn entities_by_type<S: AsRef<str>>(sentences: &[Vec<S>]) -> BTreeMap<String, Pla
 
 /// Reads entities off a sequence of tags, one tag at a time.
 struct SpanReader {
+    style: TagStyle,
     position: usize,
     begin: usize,
     previous: (char, String),
     spans: Vec<EntitySpan>,
 }
 
-impl Default for SpanReader {
-    fn default() -> Self {
-        Self { position: 0, begin: 0, previous: ('O', String::new()), spans: Vec::new() }
-    }
-}
-
 impl SpanReader {
+    fn new(style: TagStyle) -> Self {
+        Self { style, position: 0, begin: 0, previous: ('O', String::new()), spans: Vec::new() }
+    }
+
     fn push(&mut self, tag: &str) {
-        let (mark, kind) = split_tag(tag);
+        let (mark, kind) = match self.style {
+            TagStyle::Marked => split_tag(tag),
+            TagStyle::Mixed if TagStyle::split(tag).is_some() => split_tag(tag),
+            _ if tag == OUTSIDE => split_tag(tag),
+            TagStyle::Mixed | TagStyle::Types => (INSIDE, tag),
+            TagStyle::Words => (SINGLE, tag),
+        };
         let type_changes = self.previous.1 != kind;
         if ends(self.previous.0, mark, type_changes) {
             let kind = self.previous.1.clone();
@@ -209,7 +230,7 @@ mod tests {
     fn read(tags: &str) -> String {
         let tags: Vec<&str> = tags.split(' ').collect();
         let name = |span: EntitySpan| format!("{}:{}-{}", span.kind, span.words.start, span.words.end);
-        spans(&tags).into_iter().map(name).collect::<Vec<_>>().join(" ")
+        spans(TagStyle::of_names(&tags), &tags).into_iter().map(name).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -227,6 +248,29 @@ mod tests {
         }
     }
 
+    /// Parts of speech and entity types without marks keep their letters.
+    #[test]
+    fn tags_without_marks_are_whole() {
+        for (tags, expected) in [
+            ("DET ADJ NOUN NOUN VERB", "DET:0-1 ADJ:1-2 NOUN:2-3 NOUN:3-4 VERB:4-5"),
+            ("LABEL_0 LABEL_1", "LABEL_0:0-1 LABEL_1:1-2"),
+            ("PER PER O PER LOC", "PER:0-2 PER:3-4 LOC:4-5"),
+            ("B_PER I_PER O", "B_PER:0-1 I_PER:1-2"),
+            ("PER-B PER-I O", "PER-B:0-1 PER-I:1-2"),
+            ("B-A I-A X X O B-A", "A:0-2 X:2-4 A:5-6"),
+        ] {
+            assert_eq!(read(tags), expected, "{tags}");
+        }
+    }
+
+    /// For parts of speech F1 is the share of right words.
+    #[test]
+    fn f1_of_words_is_their_accuracy() {
+        let (gold, found) = (vec![vec!["DET", "NOUN", "NOUN", "VERB"]], vec![vec!["DET", "NOUN", "VERB", "VERB"]]);
+        let report = report(TagStyle::Words, &gold, &found).unwrap();
+        assert_eq!((report.overall.f1, report.word_accuracy, report.plain_tags), (0.75, 0.75, true));
+    }
+
     proptest::proptest! {
         /// Counted sentence by sentence it is the same F1.
         #[test]
@@ -238,9 +282,9 @@ mod tests {
                 sentences.iter().map(|words| words.iter().map(|word| TAGS[pick(word)]).collect()).collect()
             };
             let (gold, predicted) = (side(|word| word.0), side(|word| word.1));
-            let counted = gold.iter().zip(&predicted).map(|(gold, predicted)| counts(gold, predicted)).collect();
+            let counted = gold.iter().zip(&predicted).map(|(gold, predicted)| counts(TagStyle::Marked, gold, predicted)).collect();
             let value = Outcomes::Entities(List(counted)).value();
-            let f1 = 100.0 * report(&gold, &predicted).unwrap().overall.f1;
+            let f1 = 100.0 * report(TagStyle::Marked, &gold, &predicted).unwrap().overall.f1;
             proptest::prop_assert!((value - f1).abs() < 1e-9, "{} but {}", value, f1);
         }
     }
@@ -248,8 +292,8 @@ mod tests {
     #[test]
     fn lists_that_do_not_fit_are_refused() {
         let gold = vec![vec!["O", "O"]];
-        assert!(report(&gold, &Vec::<Vec<&str>>::new()).is_err());
-        let error = report(&gold, &[vec!["O"]]).unwrap_err();
+        assert!(report(TagStyle::Marked, &gold, &Vec::<Vec<&str>>::new()).is_err());
+        let error = report(TagStyle::Marked, &gold, &[vec!["O"]]).unwrap_err();
         assert_eq!(error.to_string(), "predicted tags of sentence 0: found 1, expected 2");
     }
 }

@@ -11,11 +11,11 @@ pub(crate) use read::read;
 pub(crate) use score::score;
 pub use score::{SquadReport, best_of, exact_match, f1, normalize, report, report_by_id};
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use crate::batch::Targets;
-use crate::kinds::{Examples, InputShape, Output, Profile, Recipe};
+use crate::kinds::{Examples, InputShape, LeftOut, Output, Profile, Recipe};
 use crate::stats::{DataStatistics, ExampleLengths};
 use crate::{Error, Labels, Result, Tokenizer};
 
@@ -83,6 +83,14 @@ impl Examples for QaData {
 
     fn labels(&self) -> Option<&Labels> {
         None
+    }
+
+    fn found(&self) -> Option<(&BTreeSet<String>, usize)> {
+        None
+    }
+
+    fn left_out(&self) -> Option<LeftOut> {
+        LeftOut::some(self.skipped, "questions without an answer (`is_impossible`), which are not supported yet")
     }
 
     fn count(&self, statistics: &mut DataStatistics) {

@@ -40,6 +40,8 @@ pub(crate) fn score(data: &QaData, predictions: &[(String, f64)]) -> Evaluation 
         metric: METRIC,
         value: report.f1,
         examples: report.questions,
+        left_out: None,
+        label_map: Vec::new(),
         details: Details::Squad(report),
         outcomes: Outcomes::Overlap(List(overlaps)),
     }

@@ -88,12 +88,7 @@ pub fn full_precision_on(
 
 /// The run, if the checkpoint has a head of its own.
 fn with_head<'a>(prepared: &'a Prepared, job: &'a Finetune) -> Result<Run<'a>> {
-    if let Some(name) = prepared.fresh.first() {
-        let missing = || format!("the checkpoint has no `{name}`: fine-tune it for this task before quantizing it");
-        let problem = prepared.misfit.clone().unwrap_or_else(missing);
-        return Err(qbert_model::Error::Head { path: job.model.clone(), problem }.into());
-    }
-    Ok(prepared.run(job))
+    prepared.why_headless(job).map_or_else(|| Ok(prepared.run(job)), Err)
 }
 
 /// As [`quantize`], with control over the evaluation.
@@ -124,6 +119,7 @@ pub fn quantize_on(
     options.settings.check()?;
     let (prepared, weights) = Prepared::with_data(&options.job, data)?;
     let run = with_head(&prepared, &options.job)?;
+    prepared.tell(&options.job, watch);
     let Prepared { checkpoint, bert, .. } = &prepared;
     let quantization = Quantization::new(options.plan.clone(), checkpoint.config(), bert.layout())?;
     let student = Student::new(quantization, options.settings.clone(), weights.values())?;
