@@ -2,7 +2,8 @@
 //!
 //! Everything qbert writes goes through here. Content is written beside its target under a hidden temporary name,
 //! flushed to disk, and renamed over the target. After a crash, a full disk or a `kill -9`, the old content is still
-//! there. Symbolic links are followed. Anything that is not a regular file (a pipe, `/dev/stdout`) is written to directly,
+//! there. A temporary name is unique, and locked while its writer lives: [`remove_leftovers`] removes only what a killed
+//! writer left. Symbolic links are followed. Anything that is not a regular file (a pipe, `/dev/stdout`) is written to directly,
 //! because renaming would replace it.
 
 use std::fs::File;
@@ -26,7 +27,7 @@ pub fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Res
     let path = &followed(path);
     let parent = parent_of(path);
     std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create the directory"))?;
-    let temporary = file_builder().tempfile_in(&parent).map_err(Error::io(path, "create a file beside it"))?;
+    let temporary = temporary_file(&parent).map_err(Error::io(path, "create a file beside it"))?;
     let mut writer = BufWriter::with_capacity(1 << 20, temporary);
     fill(&mut writer).map_err(Error::io(path, "write"))?;
     let temporary = writer.into_inner().map_err(|error| Error::io(path, "write")(error.into_error()))?;
@@ -41,6 +42,16 @@ pub fn write_tensors<N: AsRef<str> + Ord + std::fmt::Display, V: safetensors::Vi
     tensors: impl IntoIterator<Item = (N, V)>,
     metadata: std::collections::HashMap<String, String>,
 ) -> Result<()> {
+    write_tensors_then(path, tensors, metadata, |_| Ok(()))
+}
+
+/// The same. `finish` may change the complete file before it is put in place.
+pub(crate) fn write_tensors_then<N: AsRef<str> + Ord + std::fmt::Display, V: safetensors::View>(
+    path: &Path,
+    tensors: impl IntoIterator<Item = (N, V)>,
+    metadata: std::collections::HashMap<String, String>,
+    finish: impl FnOnce(&Path) -> std::io::Result<()>,
+) -> Result<()> {
     check_file(path)?;
     if is_special(path) {
         let problem = "this is no file, and tensors can be written into a file only".to_owned();
@@ -50,12 +61,13 @@ pub fn write_tensors<N: AsRef<str> + Ord + std::fmt::Display, V: safetensors::Vi
     let parent = parent_of(path);
     std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create the directory"))?;
     // safetensors creates a temporary file of its own beside its target. In our temporary directory it is cleaned up.
-    let temporary = directory_builder().tempdir_in(&parent).map_err(Error::io(path, "create a directory beside it"))?;
+    let (temporary, _held) = temporary_directory(&parent).map_err(Error::io(path, "create a directory beside it"))?;
     let complete = temporary.path().join("tensors");
     safetensors::serialize_to_file(tensors, Some(metadata), &complete).map_err(|error| match error {
         safetensors::SafeTensorError::IoError(source) => Error::io(path, "write")(source),
         other => Error::Damaged { path: path.to_owned(), problem: other.to_string() },
     })?;
+    finish(&complete).map_err(Error::io(path, "write"))?;
     let put_in_place = || {
         widen_file_permissions(&complete)?;
         File::open(&complete)?.sync_all()?;
@@ -110,8 +122,7 @@ pub fn write_directory(
     let parent = parent_of(target);
     std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create the directory"))?;
     check_replaceable(target, may_replace)?;
-    let temporary =
-        directory_builder().tempdir_in(&parent).map_err(Error::io(target, "create a directory beside it"))?;
+    let (temporary, _held) = temporary_directory(&parent).map_err(Error::io(target, "create a directory beside it"))?;
     // Temporary directories are private; the result should be as open as any other directory of the user.
     widen_permissions(temporary.path()).map_err(Error::io(target, "set permissions"))?;
     fill(temporary.path())?;
@@ -130,16 +141,30 @@ pub fn write_directory(
     sync_directory(&parent)
 }
 
-/// Removes the temporary files of writers that were killed. Only for a directory that no other process writes to.
+/// Removes the temporary files of writers that were killed. Those of a live writer are locked and stay.
 pub fn remove_leftovers(directory: &Path) -> Result<()> {
     for path in read_directory(directory)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
-            let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
-            removed.map_err(Error::io(&path, "remove"))?;
+            remove_leftover(&path).or_else(accept_missing).map_err(Error::io(&path, "remove"))?;
         }
     }
     Ok(())
+}
+
+fn remove_leftover(path: &Path) -> std::io::Result<()> {
+    let is_directory = path.is_dir();
+    let held = File::options().read(true).write(!is_directory).open(path)?;
+    // Without the lock the writer may be alive, or the file system has no locks: what is left over harms nobody.
+    if held.try_lock().is_err() {
+        return Ok(());
+    }
+    if is_directory { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }
+}
+
+/// Its writer put it in place meanwhile.
+fn accept_missing(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 fn check_replaceable(target: &Path, may_replace: impl Fn(&str) -> bool) -> Result<()> {
@@ -165,6 +190,33 @@ fn read_directory(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = list().map_err(Error::io(directory, "list the directory"))?;
     paths.sort();
     Ok(paths)
+}
+
+/// A new temporary file, locked.
+fn temporary_file(parent: &Path) -> std::io::Result<tempfile::NamedTempFile> {
+    loop {
+        let temporary = file_builder().tempfile_in(parent)?;
+        if is_held(temporary.as_file(), temporary.path()) {
+            return Ok(temporary);
+        }
+    }
+}
+
+/// A new temporary directory, and its lock.
+fn temporary_directory(parent: &Path) -> std::io::Result<(tempfile::TempDir, Option<File>)> {
+    loop {
+        let temporary = directory_builder().tempdir_in(parent)?;
+        // Only Unix can open a directory.
+        let Ok(held) = File::open(temporary.path()) else { return Ok((temporary, None)) };
+        if is_held(&held, temporary.path()) {
+            return Ok((temporary, Some(held)));
+        }
+    }
+}
+
+/// Locks something temporary. False if [`remove_leftovers`] of another process was faster.
+fn is_held(file: &File, path: &Path) -> bool {
+    !matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)) && path.exists()
 }
 
 fn directory_builder() -> tempfile::Builder<'static, 'static> {
@@ -299,6 +351,24 @@ mod tests {
         let refused = write_directory(&target, |n| n == "config.json", fill("four")).unwrap_err();
         assert!(refused.to_string().contains("notes.txt"), "{refused}");
         assert_eq!(contents(home.path()), ["model"]);
+    }
+
+    #[test]
+    fn leftovers_of_killed_writers_go_and_those_of_live_ones_stay() {
+        let home = tempfile::tempdir().unwrap();
+        let (file, (directory, lock)) =
+            (temporary_file(home.path()).unwrap(), temporary_directory(home.path()).unwrap());
+        std::fs::write(home.path().join(".qbert-killed.tmp"), "x").unwrap();
+        std::fs::create_dir(home.path().join(".qbert-also.tmp")).unwrap();
+        std::fs::write(home.path().join(".qbert-also.tmp/tensors"), "x").unwrap();
+        remove_leftovers(home.path()).unwrap();
+        assert!(file.path().exists() && directory.path().exists() && contents(home.path()).len() == 2);
+        // Writers go on as if nothing had happened.
+        let target = home.path().join("target");
+        file.persist(&target).unwrap();
+        drop((directory.keep(), lock));
+        remove_leftovers(home.path()).unwrap();
+        assert_eq!(contents(home.path()), ["target"]);
     }
 
     #[test]

@@ -59,6 +59,22 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// The state of an unfinished job was changed, or has no checksum.
+    #[error("{}: {problem}", path.display())]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Another job writes into the directory.
+    #[error("{}: another qbert{} is at work in this directory", path.display(), holder.map(|process| format!(" (process {process})")).unwrap_or_default())]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+        /// Its process, if the system tells.
+        holder: Option<u32>,
+    },
     /// The file is a git-LFS pointer instead of the weights.
     #[error("{}: this is a git-LFS pointer, not the weights themselves", path.display())]
     LfsPointer {
@@ -201,6 +217,8 @@ impl Error {
             Self::Changed { .. } => {
                 "open it again; to replace a model that is in use, write the new file beside it, then rename it over the old one"
             }
+            Self::Checksum { .. } => "delete it and start that job again: what it had done is lost",
+            Self::Locked { .. } => "wait until it is done or stop it, or give another directory as `job.out`",
             Self::LfsPointer { .. } => "run `git lfs pull` in the repository it came from",
             Self::MissingTensor { .. } | Self::WrongShape { .. } => {
                 "config.json and the weights do not belong together, or this is not an encoder of that `model_type`"

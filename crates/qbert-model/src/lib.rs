@@ -12,9 +12,11 @@ mod head;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod layout;
+pub mod lock;
 pub mod packed;
 mod parameters;
 mod role;
+pub mod sealed;
 pub mod sizes;
 
 pub use checkpoint::{Checkpoint, FloatTensor, LoadedWeights, TokenizerFiles, update_checkpoint, write_checkpoint};

@@ -76,6 +76,16 @@ pub enum Error {
         /// What does not fit.
         problem: String,
     },
+    /// The state of an unfinished run, or a file that belongs to it, is damaged or gone.
+    #[error("{}: {problem}", path.display())]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// What has to be deleted to start again.
+        delete: PathBuf,
+    },
     /// The observer asked to stop; everything done so far is kept.
     #[error("stopped as requested; {} keeps what is done", path.display())]
     Stopped {
@@ -162,6 +172,12 @@ impl Error {
             }
             Self::Resume { .. } => {
                 "`job.resume` with the settings of the first run continues it; another `job.out` starts a new one"
+            }
+            Self::State { delete, .. } => {
+                return Some(format!(
+                    "put back a copy of it, or delete {} and start again: what was done so far is lost",
+                    delete.display()
+                ));
             }
             Self::NoExamples { .. } => {
                 "`qbert data` shows what is in a file; questions without an answer are left out, and so is what `training.max_train` or `training.max_dev` cuts off"

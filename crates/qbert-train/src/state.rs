@@ -1,5 +1,5 @@
 //! The state that survives a crash: weights, optimizer moments and the place in the data, in one file that is written whole
-//! or not at all.
+//! or not at all. It has a checksum of all its bytes: a damaged one is refused, since it would give another result.
 //!
 //! Random numbers need no state: every stream is named by seed and position ([`crate::random`]). So a resumed run ends with
 //! the same bytes as one that never stopped.
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use qbert_documents::BeforeTraining;
-use qbert_model::{FloatTensor, atomic};
+use qbert_model::{FloatTensor, sealed};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,8 @@ pub struct Position {
     pub steps: usize,
     /// Bytes of the log that belong to those steps.
     pub log_bytes: u64,
+    /// Their CRC-32.
+    pub log_crc32: u32,
     /// Epochs whose evaluation is done.
     pub evaluated: usize,
     /// The best metric so far, and its epoch.
@@ -39,7 +41,16 @@ pub struct Position {
 impl Position {
     /// The start of a run.
     pub fn start(settings: serde_json::Value) -> Self {
-        Self { settings, steps: 0, log_bytes: 0, evaluated: 0, best: None, before: None, activations: None }
+        Self {
+            settings,
+            steps: 0,
+            log_bytes: 0,
+            log_crc32: 0,
+            evaluated: 0,
+            best: None,
+            before: None,
+            activations: None,
+        }
     }
 }
 
@@ -52,14 +63,23 @@ pub fn write(path: &Path, position: &Position, arrays: &[(&str, &[f32])]) -> Res
     let metadata = HashMap::from([(POSITION.to_owned(), text)]);
     let shapes: Vec<[usize; 1]> = arrays.iter().map(|(_, values)| [values.len()]).collect();
     let tensors = arrays.iter().zip(&shapes).map(|((name, values), shape)| (*name, FloatTensor { shape, values }));
-    atomic::write_tensors(path, tensors, metadata)?;
+    sealed::write_tensors(path, tensors, metadata)?;
     Ok(())
+}
+
+/// Reads a file with a checksum. If it is damaged, `delete` is what has to go to start again.
+pub(crate) fn read_sealed(path: &Path, delete: &Path) -> Result<Vec<u8>> {
+    sealed::read(path).map_err(|error| match error {
+        qbert_model::Error::Checksum { path, problem } => Error::State { path, problem, delete: delete.to_owned() },
+        other => other.into(),
+    })
 }
 
 /// Reads the state into arrays of the same names and lengths.
 pub fn read(path: &Path, targets: &mut [(&str, &mut [f32])]) -> Result<Position> {
+    let directory = path.parent().unwrap_or(path);
+    let bytes = read_sealed(path, directory)?;
     let damaged = |problem: String| Error::Resume { path: path.to_owned(), problem };
-    let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), action: "read", source })?;
     let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| damaged(format!("damaged: {e}")))?;
     let text = header.metadata().as_ref().and_then(|m| m.get(POSITION));
     let text = text.ok_or_else(|| damaged("not the state of a run".to_owned()))?;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use qbert_documents::BeforeTraining;
 use qbert_kernels::Compute;
+use qbert_model::lock::DirectoryLock;
 use qbert_model::{Parameters, TokenizerFiles};
 use qbert_tasks::Labels;
 use serde::Serialize;
@@ -61,6 +62,10 @@ pub trait Watch {
     fn stop(&mut self) -> bool {
         false
     }
+    /// How often the state is saved; `None` for the default.
+    fn save_every(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// How a run ended.
@@ -79,7 +84,7 @@ pub struct Outcome {
     pub before: Option<BeforeTraining>,
 }
 
-/// The state is saved at least this often.
+/// The state is saved this often, unless [`Watch::save_every`] says otherwise.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
 /// A run in progress.
@@ -103,6 +108,8 @@ pub struct Trainer<'a> {
     keeps_last: bool,
     /// How the run ended, if it was already finished when it was resumed.
     finished: Option<Outcome>,
+    /// Two runs in one directory would undo each other's work.
+    lock: Option<DirectoryLock>,
 }
 
 impl<'a> Trainer<'a> {
@@ -157,6 +164,7 @@ impl<'a> Trainer<'a> {
             full_precision: None,
             keeps_last: false,
             finished: None,
+            lock: None,
         };
         trainer.open(resume)?;
         Ok(trainer)
@@ -204,7 +212,7 @@ impl<'a> Trainer<'a> {
         let (per_epoch, total) = (self.per_epoch, self.schedule.total);
         let mut order: Vec<usize> = (0..self.run.train.len()).collect();
         Stream::new(self.settings.seed, "order", epoch as u64).shuffle(&mut order);
-        let mut saved = Instant::now();
+        let (mut saved, save_every) = (Instant::now(), watch.save_every().unwrap_or(SAVE_EVERY));
         while self.position.steps < ((epoch + 1) * per_epoch).min(total) {
             let within = self.position.steps - epoch * per_epoch;
             let size = self.settings.batch * self.settings.accumulate;
@@ -216,7 +224,7 @@ impl<'a> Trainer<'a> {
                 self.save()?;
                 return Err(Error::Stopped { path: self.state_path() });
             }
-            if saved.elapsed() >= SAVE_EVERY {
+            if saved.elapsed() >= save_every {
                 self.save()?;
                 saved = Instant::now();
             }

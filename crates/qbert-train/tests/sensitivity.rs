@@ -167,6 +167,67 @@ fn a_crash_after_any_pass_changes_no_byte() {
     assert_eq!(whole(again), sensitivity::read(&interrupted.out.join(FILE)).unwrap());
 }
 
+/// Damages a file in many places; `resume` must refuse each of them.
+fn never_accepts(path: &Path, resume: impl Fn() -> qbert_train::Result<()>) {
+    let whole = std::fs::read(path).unwrap();
+    for index in (0..whole.len()).step_by(whole.len() / 60 + 1).chain(0..8) {
+        let mut damaged = whole.clone();
+        damaged[index] ^= 1 << (index % 8);
+        for (what, bytes) in [("byte", &damaged[..]), ("cut to", &whole[..index])] {
+            std::fs::write(path, bytes).unwrap();
+            let refused = resume().expect_err(&format!("{what} {index}"));
+            assert!(matches!(refused, qbert_train::Error::State { .. }), "{what} {index}: {refused}");
+            assert!(refused.hint().unwrap().contains(&format!("delete {}", path.display())), "{refused}");
+        }
+    }
+    std::fs::write(path, &whole).unwrap();
+    resume().unwrap();
+}
+
+/// Issue 17, point 19.
+#[test]
+fn a_damaged_state_or_part_of_an_analysis_is_never_used() {
+    let home = tempfile::tempdir().unwrap();
+    prepare(home.path());
+    let mut job = analysis(home.path(), "out");
+    let mut passes = 0;
+    let mut stop = |_: Step| {
+        passes += 1;
+        if passes == 12 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    assert!(analyze_saving(&job, &compute(1), Duration::ZERO, &mut stop).is_err());
+    job.resume = true;
+    never_accepts(&job.out.join("analysis.safetensors"), || run(&job, 1).map(|_| ()));
+
+    let mut shard = analysis(home.path(), "shards");
+    for part in [1, 2] {
+        shard.shard = Shard { part, of: 2 };
+        run(&shard, 1).unwrap();
+    }
+    let parts = parts_in(&shard.out).unwrap();
+    never_accepts(&parts[0], || merge(&parts, &shard.out).map(|_| ()));
+}
+
+/// Issue 17, point 21.
+#[test]
+fn an_analysis_has_its_directory_to_itself_and_shards_share_one() {
+    use qbert_model::lock::DirectoryLock;
+    let home = tempfile::tempdir().unwrap();
+    prepare(home.path());
+    let mut job = analysis(home.path(), "out");
+    std::fs::create_dir(&job.out).unwrap();
+    let shard_elsewhere = DirectoryLock::shared(&job.out).unwrap();
+    let said = run(&job, 1).unwrap_err().to_string();
+    assert!(said.contains("is at work in this directory"), "{said}");
+    job.shard = Shard { part: 1, of: 2 };
+    run(&job, 1).unwrap();
+    drop(shard_elsewhere);
+    let _whole_elsewhere = DirectoryLock::exclusive(&job.out).unwrap();
+    job.shard = Shard { part: 2, of: 2 };
+    let said = run(&job, 1).unwrap_err().to_string();
+    assert!(said.contains("is at work in this directory"), "{said}");
+}
+
 #[test]
 fn shards_merge_to_the_same_bytes() {
     let home = tempfile::tempdir().unwrap();

@@ -123,6 +123,101 @@ fn another_run_is_never_overwritten_or_continued_by_mistake() {
     assert!(other.to_string().contains("the finished run was made differently: `seed` was 1"), "{other}");
 }
 
+/// A run that was asked to stop after an epoch and some steps, ready to be resumed.
+fn stopped_job(home: &Path, out: &str) -> Finetune {
+    let mut job = job(home, out);
+    job.settings.epochs = 2;
+    let mut observer = Observer { ask_after: Some(25), ..Observer::default() };
+    assert!(matches!(finetune(&job, &compute(1), &mut observer), Err(Error::Stopped { .. })));
+    job.resume = true;
+    job
+}
+
+/// What resuming a spoiled run says. It must be refused with a way out.
+fn refusal(job: &Finetune) -> String {
+    let refused = finetune(job, &compute(1), &mut Observer::default()).unwrap_err();
+    assert!(matches!(refused, Error::State { .. }), "{refused}");
+    let hint = refused.hint().unwrap();
+    assert!(hint.contains(&format!("delete {} and start again", job.out.display())), "{hint}");
+    refused.to_string()
+}
+
+/// Issue 17, point 19.
+#[test]
+fn a_damaged_training_state_is_never_resumed() {
+    let home = tempfile::tempdir().unwrap();
+    let job = stopped_job(home.path(), "out");
+    let state = job.out.join("resume.safetensors");
+    let whole = std::fs::read(&state).unwrap();
+    // Every part of the file: the header's length, the header, its checksum, weights and moments.
+    let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    let sampled = (0..header).step_by(41).chain((header..whole.len()).step_by(whole.len() / 60)).chain(0..8);
+    let data = TrainingData::read(&job, None).unwrap();
+    for index in sampled {
+        let mut damaged = whole.clone();
+        damaged[index] ^= 1 << (index % 8);
+        for (what, bytes) in [("byte", &damaged[..]), ("cut to", &whole[..index])] {
+            std::fs::write(&state, bytes).unwrap();
+            let refused = finetune_on(&job, data.clone(), &compute(1), &mut Observer::default()).unwrap_err();
+            assert!(matches!(refused, Error::State { .. }), "{what} {index}: {refused}");
+        }
+    }
+    assert!(refusal(&job).contains("resume.safetensors: damaged"));
+    // What versions without a checksum wrote.
+    let tensor = |values| qbert_model::FloatTensor { shape: &[1], values };
+    qbert_model::atomic::write_tensors(&state, [("weights", tensor(&[1.0]))], Default::default()).unwrap();
+    assert!(refusal(&job).contains("written by an older version of qbert: it has no checksum"));
+    std::fs::write(&state, &whole).unwrap();
+    finetune(&job, &compute(1), &mut Observer::default()).unwrap();
+}
+
+/// Issue 17, point 19: the state alone is not all that a run continues from.
+#[test]
+fn a_run_whose_log_state_or_best_model_is_gone_is_never_resumed() {
+    let home = tempfile::tempdir().unwrap();
+    let job = stopped_job(home.path(), "out");
+    let files = ["train.jsonl", "resume.safetensors", "vocab.txt", "config.json", "metrics.json"];
+    for name in files {
+        let path = job.out.join(name);
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(refusal(&job).contains(name), "{}", refusal(&job));
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let log = job.out.join("train.jsonl");
+    let whole = std::fs::read(&log).unwrap();
+    for spoiled in [whole[..whole.len() - 1].to_vec(), [b" ", &whole[1..]].concat()] {
+        std::fs::write(&log, spoiled).unwrap();
+        assert!(refusal(&job).contains("train.jsonl: damaged"), "{}", refusal(&job));
+    }
+    // Lines after the last save are cut off.
+    std::fs::write(&log, [&whole[..], b"{}\n"].concat()).unwrap();
+    finetune(&job, &compute(1), &mut Observer::default()).unwrap();
+    std::fs::remove_file(job.out.join("vocab.txt")).unwrap();
+    assert!(refusal(&job).contains("vocab.txt"), "a finished run");
+}
+
+/// Issue 17, point 21.
+#[test]
+fn two_trainings_never_share_a_directory() {
+    let home = tempfile::tempdir().unwrap();
+    let job = job(home.path(), "out");
+    struct Second<'a>(&'a Finetune, Option<String>);
+    impl qbert_train::trainer::Watch for Second<'_> {
+        fn step(&mut self, _: &StepRecord, _: usize) {
+            self.1.get_or_insert_with(|| {
+                let job = Finetune { resume: true, ..self.0.clone() };
+                finetune(&job, &compute(1), &mut Observer::default()).unwrap_err().to_string()
+            });
+        }
+        fn evaluated(&mut self, _: usize, _: &qbert_train::evaluate::Evaluation, _: bool) {}
+    }
+    let mut second = Second(&job, None);
+    finetune(&job, &compute(1), &mut second).unwrap();
+    let said = second.1.unwrap();
+    assert!(said.contains("another qbert") && said.contains("is at work in this directory"), "{said}");
+}
+
 #[test]
 fn whoever_watches_can_stop_a_run_and_it_goes_on_from_that_very_step() {
     let home = tempfile::tempdir().unwrap();

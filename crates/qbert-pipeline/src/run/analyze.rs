@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use qbert_train::loading::read_data;
-use qbert_train::sensitivity::{Analysis, FILE, Shard, analyze_on};
+use qbert_train::sensitivity::{Analysis, FILE, SAVE_EVERY, Shard, analyze_on};
 use serde_json::json;
 
 use super::context::{Context, Step};
@@ -42,7 +42,8 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         };
         let data = read_data(&analysis.model, &analysis.data, &mut context.checked.shared)?;
         let watch = &mut *context.watch;
-        analyze_on(&analysis, data, context.compute, &mut |step| {
+        let save_every = watch.save_every().unwrap_or(SAVE_EVERY);
+        analyze_on(&analysis, data, context.compute, save_every, &mut |step| {
             watch.analysis(step, &job.analysis);
             if watch.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;

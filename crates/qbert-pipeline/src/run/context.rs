@@ -1,13 +1,13 @@
 //! What all stages share: the job, the record, results that several stages need, and how a stage is skipped, repeated or
 //! continued.
 
-use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use qbert_kernels::Compute;
 use qbert_model::atomic;
+use qbert_model::lock::DirectoryLock;
 use qbert_train::evaluate::Evaluated;
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ pub(super) struct Context<'a> {
     model_hashes: KnownHashes,
     full_precision: Option<Evaluated>,
     /// Held as long as the run lives: two of them in one directory would undo each other's work.
-    _lock: Option<File>,
+    _lock: DirectoryLock,
 }
 
 /// A stage that should be done.
@@ -53,7 +53,7 @@ impl<'a> Context<'a> {
         refuse_foreign(out)?;
         std::fs::create_dir_all(out).map_err(failed("create the directory"))?;
         // The record is read under the lock: a run that ends meanwhile writes it last.
-        let lock = lock(out)?;
+        let lock = DirectoryLock::exclusive(out)?;
         let record = match Record::read(out)? {
             Some(record) => same_run(job, record, &checked.identity)?,
             None => Record::new(checked.identity.clone()),
@@ -221,20 +221,6 @@ fn refuse_foreign(out: &Path) -> Result<()> {
             let message = format!("{}: it holds `{name}` but no {RECORD}: not the directory of a run", out.display());
             Err(Error::new(ErrorKind::BadInput, message, hint()))
         }
-    }
-}
-
-/// Locks the directory, if the file system can.
-fn lock(out: &Path) -> Result<Option<File>> {
-    let Ok(directory) = File::open(out) else { return Ok(None) };
-    match directory.try_lock() {
-        Ok(()) => Ok(Some(directory)),
-        Err(std::fs::TryLockError::WouldBlock) => {
-            let message = format!("{}: another qbert is at work in this directory", out.display());
-            Err(Error::new(ErrorKind::BadInput, message, "wait for it, or give another `run.out`".to_owned()))
-        }
-        // Not every file system can.
-        Err(std::fs::TryLockError::Error(_)) => Ok(None),
     }
 }
 

@@ -48,6 +48,12 @@ pub fn is_quantized(directory: &Path) -> Result<bool> {
     }
 }
 
+/// The files that [`write()`] writes.
+pub(crate) fn names(quantization: &Quantization) -> impl Iterator<Item = &str> {
+    let activations = quantization.ranges().map(|_| ACTIVATIONS);
+    [PLAN, RANGES].into_iter().chain(activations)
+}
+
 /// Writes what a quantization adds to the checkpoint of the masters; each file whole or not at all.
 ///
 /// # Errors

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qbert_kernels::Compute;
+use qbert_model::lock::DirectoryLock;
 use qbert_model::{Parameters, atomic};
 use qbert_tasks::{DataSource, TaskData};
 
@@ -31,8 +32,9 @@ use work::RunWork;
 /// The file that an analysis writes.
 pub const FILE: &str = "sensitivity.json";
 
-/// Vectors are as large as the model: saving them after every product would cost more than the product.
-const SAVE_EVERY: Duration = Duration::from_secs(30);
+/// The state is saved this often by default. Vectors are as large as the model: saving them after every product would cost
+/// more than the product.
+pub const SAVE_EVERY: Duration = Duration::from_secs(30);
 
 /// Everything an analysis is made from.
 #[derive(Debug, Clone)]
@@ -99,16 +101,29 @@ pub fn analyze_saving(
     watch: Watch<'_>,
 ) -> Result<Outcome> {
     analysis.settings.check()?;
-    analyze_loaded(analysis, &Loaded::open(&analysis.model, &analysis.data)?, compute, save_every, watch)
+    let loaded = Loaded::open(&analysis.model, &analysis.data)?;
+    let out = &analysis.out;
+    let failed = |source| Error::Io { path: out.clone(), action: "create the directory", source };
+    std::fs::create_dir_all(out).map_err(failed)?;
+    // Shards share a directory: each has its own files, and two processes with the same shard write the same bytes.
+    let whole = analysis.shard == Shard::WHOLE;
+    let _lock = if whole { DirectoryLock::exclusive(out)? } else { DirectoryLock::shared(out)? };
+    analyze_loaded(analysis, &loaded, compute, save_every, watch)
 }
 
-/// As [`analyze`], on data that was read earlier.
+/// As [`analyze_saving`], on data that was read earlier, in a directory that exists and that the caller has locked.
 ///
 /// # Errors
 /// As [`analyze`]; data that was not read for this model.
-pub fn analyze_on(analysis: &Analysis, data: Arc<TaskData>, compute: &Compute, watch: Watch<'_>) -> Result<Outcome> {
+pub fn analyze_on(
+    analysis: &Analysis,
+    data: Arc<TaskData>,
+    compute: &Compute,
+    save_every: Duration,
+    watch: Watch<'_>,
+) -> Result<Outcome> {
     analysis.settings.check()?;
-    analyze_loaded(analysis, &Loaded::with_data(&analysis.model, data)?, compute, SAVE_EVERY, watch)
+    analyze_loaded(analysis, &Loaded::with_data(&analysis.model, data)?, compute, save_every, watch)
 }
 
 fn analyze_loaded(
@@ -122,11 +137,6 @@ fn analyze_loaded(
     let subject = subject(analysis, loaded)?;
     let mut part = Part::new(subject, *settings, *shard);
     let state_path = state::path(out, *shard);
-    std::fs::create_dir_all(out).map_err(|source| Error::Io {
-        path: out.clone(),
-        action: "create the directory",
-        source,
-    })?;
     let mut interrupted = match open(analysis, &part, &state_path)? {
         Begin::Fresh => None,
         Begin::Finished(outcome) => return Ok(outcome),

@@ -1,12 +1,13 @@
 //! The state of an analysis that survives a crash, and the parts that several processes write.
 //!
-//! The state is one file, written whole or not at all: the results so far, and the vectors of the layers in progress.
+//! The state is one file, written whole or not at all: the results so far, and the vectors of the layers in progress. States
+//! and parts have a checksum of all their bytes: a damaged one is refused, since it would give another result.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use qbert_documents::{AnalysisRun, AnalysisSubject};
-use qbert_model::{FloatTensor, atomic};
+use qbert_model::{FloatTensor, sealed};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,7 @@ use super::file::Found;
 use super::settings::{Settings, Shard};
 use super::work::{LayerState, RunWork};
 use crate::error::{Error, Result};
+use crate::state::read_sealed;
 
 /// The `format` field of a finished part.
 const PART_FORMAT: &str = "qbert-sensitivity-part";
@@ -25,6 +27,8 @@ const METADATA: &str = "analysis";
 pub(super) struct Part {
     pub(super) format: String,
     pub(super) version: u32,
+    /// The checksum of a finished part's file.
+    pub(super) crc32: String,
     #[serde(flatten)]
     pub(super) subject: AnalysisSubject,
     pub(super) settings: Settings,
@@ -35,8 +39,8 @@ pub(super) struct Part {
 
 impl Part {
     pub(super) fn new(subject: AnalysisSubject, settings: Settings, shard: Shard) -> Self {
-        let format = PART_FORMAT.to_owned();
-        Self { format, version: PART_VERSION, subject, settings, shard, runs: Vec::new(), found: Vec::new() }
+        let (format, crc32) = (PART_FORMAT.to_owned(), sealed::BLANK.to_owned());
+        Self { format, version: PART_VERSION, crc32, subject, settings, shard, runs: Vec::new(), found: Vec::new() }
     }
 
     pub(super) fn has(&self, run: usize, layer: usize) -> bool {
@@ -66,12 +70,11 @@ impl Part {
 
     pub(super) fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self).map_err(|error| bad(path, error.to_string()))?;
-        Ok(atomic::write_file(path, |writer| writeln!(writer, "{text}"))?)
+        Ok(sealed::write_json(path, text + "\n")?)
     }
 
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let io = |source| Error::Io { path: path.to_owned(), action: "read the part", source };
-        let bytes = std::fs::read(path).map_err(io)?;
+        let bytes = read_sealed(path, path)?;
         let part: Self =
             serde_json::from_slice(&bytes).map_err(|error| bad(path, format!("not a part of an analysis: {error}")))?;
         if part.format != PART_FORMAT || part.version != PART_VERSION {
@@ -149,7 +152,7 @@ pub(super) fn save(path: &Path, part: &Part, run: Option<(usize, &RunWork<'_>)>)
     let tensors = vectors.iter().zip(&shapes).enumerate().flat_map(|(work, (own, shape))| {
         own.iter().enumerate().map(move |(index, &values)| (tensor_name(work, index), FloatTensor { shape, values }))
     });
-    Ok(atomic::write_tensors(path, tensors, HashMap::from([(METADATA.to_owned(), text)]))?)
+    Ok(sealed::write_tensors(path, tensors, HashMap::from([(METADATA.to_owned(), text)]))?)
 }
 
 fn tensor_name(work: usize, index: usize) -> String {
@@ -158,7 +161,7 @@ fn tensor_name(work: usize, index: usize) -> String {
 
 /// Reads a saved state.
 pub(super) fn load(path: &Path) -> Result<(Part, Option<Interrupted>)> {
-    let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), action: "read", source })?;
+    let bytes = read_sealed(path, path)?;
     let damaged = |problem: String| Error::Resume { path: path.to_owned(), problem: format!("damaged: {problem}") };
     let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(error.to_string()))?;
     let text = header.metadata().as_ref().and_then(|metadata| metadata.get(METADATA));

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use qbert_documents::{DevFigure, EpochRecord, TrainingMetrics};
+use qbert_model::lock::DirectoryLock;
 use qbert_model::{atomic, update_checkpoint};
 use serde::Serialize;
 
@@ -15,9 +16,18 @@ use crate::evaluate::{self, Evaluation};
 use crate::qat::files;
 use crate::state::{self, difference};
 
+const STATE: &str = "resume.safetensors";
+const WEIGHTS: &str = "model.safetensors";
+const METRICS: &str = "metrics.json";
+
+fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Error + use<> {
+    let path = path.to_owned();
+    move |source| Error::Io { path, action, source }
+}
+
 impl Trainer<'_> {
     pub(super) fn state_path(&self) -> PathBuf {
-        self.run.out.join("resume.safetensors")
+        self.run.out.join(STATE)
     }
 
     fn log_path(&self) -> PathBuf {
@@ -25,26 +35,22 @@ impl Trainer<'_> {
     }
 
     fn metrics_path(&self) -> PathBuf {
-        self.run.out.join("metrics.json")
+        self.run.out.join(METRICS)
     }
 
-    /// Prepares the directory: empty for a new run, cut back to the saved step for a resumed one.
+    /// Prepares the directory: empty for a new run, cut back to the saved step for a resumed one. It belongs to this run
+    /// alone until the trainer is dropped.
     pub(super) fn open(&mut self, resume: bool) -> Result<()> {
         let out = self.run.out;
-        let io = |path: &Path, action| {
-            let path = path.to_owned();
-            move |source| Error::Io { path, action, source }
-        };
         std::fs::create_dir_all(out).map_err(io(out, "create the directory"))?;
+        self.lock = Some(DirectoryLock::exclusive(out)?);
         atomic::remove_leftovers(out)?;
         let (state, log) = (self.state_path(), self.log_path());
         if resume && state.exists() {
             self.resume(state)?;
-            let file =
-                OpenOptions::new().write(true).create(true).truncate(false).open(&log).map_err(io(&log, "open"))?;
-            return file.set_len(self.position.log_bytes).map_err(io(&log, "shorten"));
+            return self.cut_log();
         }
-        let finished = out.join("model.safetensors");
+        let finished = out.join(WEIGHTS);
         if resume && finished.exists() {
             self.finished = Some(self.ended()?);
             return Ok(());
@@ -56,6 +62,38 @@ impl Trainer<'_> {
         std::fs::write(&log, b"").map_err(io(&log, "create"))?;
         // From here to the end there is a state: a directory with weights but without one is a finished run.
         self.save()
+    }
+
+    /// A fault of the directory that only a new start can mend.
+    fn spoiled(&self, path: PathBuf, problem: impl Into<String>) -> Error {
+        Error::State { path, problem: problem.into(), delete: self.run.out.to_owned() }
+    }
+
+    /// Cuts the log back to the steps of the state. Refuses a log of other steps.
+    fn cut_log(&self) -> Result<()> {
+        let path = self.log_path();
+        let log = match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            found => found.map_err(io(&path, "read"))?,
+        };
+        let of_state = usize::try_from(self.position.log_bytes).ok().and_then(|length| log.get(..length));
+        if of_state.map(crc32fast::hash) != Some(self.position.log_crc32) {
+            let steps = self.position.steps;
+            return Err(self.spoiled(path, format!("damaged: it is not the log of the {steps} steps that were saved")));
+        }
+        let file = OpenOptions::new().write(true).open(&path).map_err(io(&path, "open"))?;
+        file.set_len(self.position.log_bytes).map_err(io(&path, "shorten"))
+    }
+
+    /// Refuses a directory in which a file of the kept model is gone: nothing would write it again.
+    fn check_kept(&self) -> Result<()> {
+        let of_student = self.student.iter().flat_map(|student| files::names(student.quantization()));
+        let of_tokenizer = self.run.tokenizer.iter().map(|(name, _)| name);
+        let mut names = [WEIGHTS, "config.json", METRICS].into_iter().chain(of_student).chain(of_tokenizer);
+        match names.find(|name| !self.run.out.join(name).is_file()).map(|name| self.run.out.join(name)) {
+            Some(path) => Err(self.spoiled(path, "the file is gone, and it is part of the best model so far")),
+            None => Ok(()),
+        }
     }
 
     /// Continues from the saved state.
@@ -79,7 +117,7 @@ impl Trainer<'_> {
             student.restore(&ranges, saved.activations.clone())?;
         }
         self.position = saved;
-        Ok(())
+        if self.position.best.is_some() { self.check_kept() } else { Ok(()) }
     }
 
     /// How the finished run in the directory ended, if it was this one.
@@ -96,8 +134,28 @@ impl Trainer<'_> {
         let (Some(best_epoch), true) = (ended.epoch, ended.dev.value.is_finite()) else {
             return Err(Error::Resume { path, problem: "`epoch` or `dev.value` is missing".to_owned() });
         };
+        self.check_complete()?;
+        self.check_kept()?;
         let metric = self.run.dev.metric();
         Ok(Outcome { metric, best: ended.dev.value, best_epoch, steps: self.schedule.total, before: ended.before })
+    }
+
+    /// Refuses weights without a state whose log does not reach the last epoch: they are those of an unfinished run.
+    fn check_complete(&self) -> Result<()> {
+        let path = self.log_path();
+        let log = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(self.spoiled(path, "the file is gone: nothing says whether the run is finished"));
+            }
+            found => found.map_err(io(&path, "read"))?,
+        };
+        let last = log.lines().last().and_then(|line| serde_json::from_str::<EpochRecord>(line).ok());
+        let epochs = self.schedule.total.div_ceil(self.per_epoch);
+        if last.is_some_and(|record| record.epoch == epochs) {
+            return Ok(());
+        }
+        let problem = format!("the file is gone, but {} ends before epoch {epochs}", path.display());
+        Err(self.spoiled(self.state_path(), problem))
     }
 
     /// Refuses a loss or gradient that is not a finite number.
@@ -105,7 +163,7 @@ impl Trainer<'_> {
         if value.is_finite() {
             return Ok(());
         }
-        let candidates = [self.state_path(), self.run.out.join("model.safetensors")];
+        let candidates = [self.state_path(), self.run.out.join(WEIGHTS)];
         let last_good = candidates.into_iter().find(|path| path.exists());
         Err(Error::Diverged { step, what, value, last_good })
     }
@@ -118,6 +176,9 @@ impl Trainer<'_> {
             OpenOptions::new().append(true).create(true).open(&path).and_then(|mut f| f.write_all(line.as_bytes()));
         appended.map_err(|source| Error::Io { path, action: "append to", source })?;
         self.position.log_bytes += line.len() as u64;
+        let mut sum = crc32fast::Hasher::new_with_initial(self.position.log_crc32);
+        sum.update(line.as_bytes());
+        self.position.log_crc32 = sum.finalize();
         Ok(())
     }
 
@@ -129,6 +190,9 @@ impl Trainer<'_> {
 
     /// Saves the state.
     pub(super) fn save(&mut self) -> Result<()> {
+        // After a power failure the log must have what the state says.
+        let log = self.log_path();
+        std::fs::File::open(&log).and_then(|file| file.sync_all()).map_err(io(&log, "flush to the disk"))?;
         let ranges;
         let (first, second) = (&self.optimizer.first[..], &self.optimizer.second[..]);
         let mut arrays = vec![("weights", self.weights.values()), ("first", first), ("second", second)];
