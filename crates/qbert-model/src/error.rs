@@ -147,6 +147,16 @@ pub enum Error {
         /// What does not fit.
         problem: String,
     },
+    /// A head for more labels than a model may have.
+    #[error("{}: a head for {labels} labels; at most {most} are supported", path.display())]
+    TooManyLabels {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The labels asked for.
+        labels: usize,
+        /// The most there may be.
+        most: usize,
+    },
     /// The target of a write holds something that is not a checkpoint.
     #[error("{}: {problem}", path.display())]
     Target {
@@ -226,6 +236,7 @@ impl Error {
             Self::WrongDtype { .. } => "weights are read as F32, F16 or BF16: convert the checkpoint to one of them",
             Self::DuplicateTensor { .. } => "remove one of the two spellings from the checkpoint",
             Self::Head { .. } => "fine-tune the checkpoint for this task first, or name the task it was fine-tuned for",
+            Self::TooManyLabels { .. } => "check which column has the labels, or join rare labels into one",
             Self::Target { .. } => "choose another output directory, or move what is there away",
             Self::NoSuchModel { .. } => {
                 "give a checkpoint directory, a hub id such as google-bert/bert-base-uncased, or run `qbert fetch minilm` for the small model"

@@ -66,6 +66,21 @@ fn point_17b_a_head_without_elements_cannot_claim_outputs() {
     assert!(taken.bytes_max < MEGABYTE, "{taken:?}");
 }
 
+/// A checkpoint with more labels could be trained and written, but not read again.
+#[test]
+fn more_labels_than_can_be_read_are_refused_before_training() {
+    let home = tempfile::tempdir().unwrap();
+    Model::new(Head::None).write(home.path());
+    let checkpoint = Checkpoint::open(home.path()).unwrap();
+    assert!(checkpoint.load_for(Head::SequenceClassification, 65_536).is_ok());
+    for error in [
+        checkpoint.load_for(Head::SequenceClassification, 65_537).unwrap_err(),
+        checkpoint.load_for_new_head(Head::TokenClassification, 65_537).unwrap_err(),
+    ] {
+        assert!(short(&error).contains("65537 labels; at most 65536") && error.hint().is_some(), "{error}");
+    }
+}
+
 #[test]
 fn point_17b_sizes_that_no_model_has_are_refused() {
     let refused = |from: &str, to: &str| {
@@ -137,7 +152,7 @@ fn point_17b_headers_cost_no_more_than_their_bytes() {
     let name = format!("{{\"{}\": {}}}", "n".repeat(1 << 20), entry.replace("U8", "F64"));
     let twice = format!("{{\"a\": {entry}, \"a\": {entry}}}");
     let cases = [
-        ("objects", objects, "the header: invalid type"),
+        ("objects", objects, "the header cannot be read: invalid type"),
         ("unknown objects", unknown, "after the last tensor"),
         ("tensors", tensors, "more than 8192 tensors"),
         ("shape", shape, "more than 8 dimensions"),

@@ -41,6 +41,14 @@
 //! so the encoder allocates nothing after the first requests. The sequences of a batch are laid end to end without
 //! padding, so a batch costs as much as its tokens. A text gets the same answer, to the last bit, alone or in any batch,
 //! and on any number of threads.
+//!
+//! The pool keeps the buffers of as many requests as can run at once, so a burst of requests leaves little memory behind.
+//!
+//! # Fork
+//!
+//! Open sessions after a fork, or use one thread and fork while no thread is inside a call. In the child of a fork, a
+//! session with more threads computes on the calling thread and can be dropped. A fork while another thread is inside a
+//! call is not safe, because a lock that it holds stays locked in the child.
 
 mod embed;
 mod encoder;

@@ -1,6 +1,6 @@
 //! The weights an encoder computes with, prepared once when a model is opened.
 //!
-//! Codes are read from the mapped file. Prepared here is what the kernels need besides: a step, an offset, a code sum and
+//! Codes are read from the file's bytes. Prepared here is what the kernels need besides: a step, an offset, a code sum and
 //! a bias per neuron. Matrices in f32 are read from the file as well. Tensors are looked up by [`Role`], so this module
 //! serves every family.
 //!
@@ -78,7 +78,7 @@ pub(crate) enum Linear {
 /// Where the f32 values of a site are.
 #[derive(Debug)]
 pub(crate) enum Floats {
-    /// In the mapped file.
+    /// In the file's bytes.
     InFile(Site),
     /// In memory of their own.
     Own(Vec<f32>),

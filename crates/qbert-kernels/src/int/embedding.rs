@@ -12,7 +12,7 @@ use crate::simd::{Kernel, Simd};
 /// Codes that are widened at once: whole bytes at every width, whole vectors on every instruction set.
 const CHUNK: usize = 64;
 
-/// The packed rows of an embedding table `[rows, cols]`, borrowed: usually from a mapped file.
+/// The packed rows of an embedding table `[rows, cols]`, borrowed: usually from a file.
 #[derive(Clone, Copy, Debug)]
 pub struct EmbeddingRows<'a> {
     bits: u8,

@@ -102,7 +102,7 @@ pub(super) const fn planes(bits: u8) -> &'static [(usize, usize)] {
     }
 }
 
-/// A weight matrix `[neurons, inputs]` of packed codes, borrowed: usually from a mapped file.
+/// A weight matrix `[neurons, inputs]` of packed codes, borrowed: usually from a file.
 #[derive(Clone, Copy, Debug)]
 pub struct PackedWeights<'a> {
     bits: u8,

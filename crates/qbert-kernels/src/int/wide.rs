@@ -5,7 +5,7 @@
 //! packed at their own width. Bytes are faster to write and need no widening; they take a quarter of the memory of f32
 //! weights.
 //!
-//! Not for inference, where weights stay packed ([`super::pack`]) in a mapped file.
+//! Not for inference, where weights stay packed ([`super::pack`]) as in the file.
 
 use std::ops::Range;
 

@@ -201,12 +201,20 @@ impl Checkpoint {
     /// Pooler and head are loaded where the checkpoint has them in the right shape, and listed in [`LoadedWeights::fresh`]
     /// where it does not.
     pub fn load_for(&self, head: Head, outputs: usize) -> Result<LoadedWeights> {
-        self.fill(ParameterLayout::new(&self.config, head, outputs, false), OnTop::IfItFits)
+        self.fill(self.layout_for(head, outputs)?, OnTop::IfItFits)
     }
 
     /// Like [`Checkpoint::load_for`], but always with a new head: for labels that the checkpoint's head was not made for.
     pub fn load_for_new_head(&self, head: Head, outputs: usize) -> Result<LoadedWeights> {
-        self.fill(ParameterLayout::new(&self.config, head, outputs, false), OnTop::New)
+        self.fill(self.layout_for(head, outputs)?, OnTop::New)
+    }
+
+    fn layout_for(&self, head: Head, outputs: usize) -> Result<ParameterLayout> {
+        if outputs > MOST_LABELS {
+            let path = self.directory.clone();
+            return Err(Error::TooManyLabels { path, labels: outputs, most: MOST_LABELS });
+        }
+        Ok(ParameterLayout::new(&self.config, head, outputs, false))
     }
 
     fn fill(&self, layout: ParameterLayout, on_top: OnTop) -> Result<LoadedWeights> {

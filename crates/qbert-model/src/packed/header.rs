@@ -162,7 +162,7 @@ fn compare(file: &[u8], tensors: &[Entry], sums: &[u8]) -> Result<(), Problem> {
 /// Reads the JSON; tensors must follow each other without gaps, and their lengths fit their shapes.
 fn parse(file: &[u8], end: usize) -> Result<Header, String> {
     let RawHeader { metadata, tensors } = serde_json::from_slice(&file[LENGTH_BYTES..end])
-        .map_err(|error| format!("the header: {}", shorten(&error.to_string())))?;
+        .map_err(|error| format!("the header cannot be read: {}", shorten(&error.to_string())))?;
     let tensors = tensors.into_iter().map(|(name, raw)| entry(name, &raw, end));
     let mut header = Header { metadata, tensors: tensors.collect::<Result<_, _>>()? };
     header.tensors.sort_by_key(|tensor| (tensor.bytes.start, tensor.bytes.end));
