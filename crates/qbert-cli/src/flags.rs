@@ -51,6 +51,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("read.columns.label", "--label"),
     ("read.labels", "--labels"),
     ("read.format", "--format"),
+    ("session.max_input_bytes", "--max-input-bytes"),
     ("job.resume", "--resume"),
     ("job.out", "--out"),
     ("run.out", "--out"),

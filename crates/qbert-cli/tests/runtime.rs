@@ -222,6 +222,43 @@ fn quantized(home: &Path) {
     stdout(&qbert(home, &[&quantized[..], &data].concat(), ""));
 }
 
+/// Points 9b, 9c and 24c: on a packed model of sequences of up to 16 tokens.
+fn keeps_going_copies_ids_and_says_what_was_cut(home: &Path) {
+    let lines = "{\"id\": 18446744073709551617000, \"text\": \"good film\"}\n{\"id\": 1.50, \"text\": 3}\n{\n\n\
+                 {\"text\": \"good good good good good good good good good good good good good good good good\"}\n";
+    let output = qbert(home, &["predict", "small/model.qbert", "--jsonl", "--keep-going"], lines);
+    let (answers, messages) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let answers: Vec<&str> = answers.lines().collect();
+    assert_eq!((output.status.code(), answers.len()), (Some(2), 4), "{messages}");
+    assert!(answers[0].starts_with("{\"id\":18446744073709551617000,\"label\":"), "{}", answers[0]);
+    assert_eq!(answers[1], "{\"id\":1.50,\"error\":\"`text` is not a string\",\"line\":2}");
+    assert!(
+        answers[2].starts_with("{\"error\":\"not valid JSON: ") && answers[2].ends_with(",\"line\":3}"),
+        "{}",
+        answers[2]
+    );
+    assert!(answers[3].contains("\"removed\":2"), "{}", answers[3]);
+    assert!(messages.contains("note: 1 of 4 inputs were cut to fit sequences of 16 tokens"), "{messages}");
+    assert!(messages.contains("2 of 4 inputs could not be answered"), "{messages}");
+
+    let mut bytes = b"good film\n\xff\n".to_vec();
+    bytes.extend(std::iter::repeat_n(b'x', (16 << 20) + 9));
+    bytes.extend_from_slice(b"\nbad plot\n");
+    std::fs::write(home.join("lines.txt"), bytes).unwrap();
+    let from_file = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_qbert"));
+        command.current_dir(home).args(["predict", "small/model.qbert"]).args(arguments);
+        command.stdin(std::fs::File::open(home.join("lines.txt")).unwrap()).output().unwrap()
+    };
+    let output = from_file(&["--keep-going"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let answers: Vec<&str> = text.lines().collect();
+    assert!(answers.len() == 4 && answers[3].ends_with("bad plot"), "{text}");
+    assert_eq!(answers[1], "error: standard input, line 2: not valid UTF-8");
+    assert_eq!(answers[2], "error: standard input, line 3: the line has more than 16 MiB");
+    refused(&from_file(&[]), "standard input, line 2: not valid UTF-8");
+}
+
 #[test]
 fn a_quantized_directory_its_packed_file_and_what_is_asked_of_it() {
     let home = tempfile::tempdir().unwrap();
@@ -266,6 +303,7 @@ fn a_quantized_directory_its_packed_file_and_what_is_asked_of_it() {
     assert_eq!(run(&["predict", "small/model.qbert"], ""), "");
     let long = run(&["predict", "small/model.qbert", &"good ".repeat(40)], "");
     assert!(long.contains("the last 26 pieces were cut off"), "{long}");
+    keeps_going_copies_ids_and_says_what_was_cut(home);
 
     refused(&qbert(home, &["predict", "small/model.qbert", "--jsonl"], "{\"text\": 3}\n"), "standard input, line 1");
     refused(&qbert(home, &["predict", "small/model.qbert", "--jsonl"], "{}\n{"), "an object that asks nothing");

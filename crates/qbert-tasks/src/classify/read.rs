@@ -141,15 +141,16 @@ fn read_jsonl(task: Task, path: &Path, options: &ReadOptions) -> Result<Vec<RawE
     let mut objects = Objects::open(path)?;
     let mut rows = Vec::new();
     let mut columns: Option<(Vec<String>, Roles)> = None;
-    while let Some((line, object)) = objects.next_object()? {
+    while let Some(object) = objects.next_object()? {
+        let line = object.line;
         if columns.is_none() {
             let names: Vec<String> = object.keys().cloned().collect();
             let roles = roles(task, path, &names, options)?;
             columns = Some((names, roles));
         }
         let Some((names, roles)) = &columns else { continue };
-        let text_of = |column: usize| text_value(path, line, &object, &names[column]).map(str::to_owned);
-        let name_of = |column: usize| name_value(path, line, &object, &names[column]);
+        let text_of = |column: usize| text_value(path, &object, &names[column]).map(str::to_owned);
+        let name_of = |column: usize| name_value(path, &object, &names[column]);
         let id = roles.id.map(name_of).transpose()?.flatten().unwrap_or_else(|| line.to_string());
         let label = roles.label.map(name_of).transpose()?.flatten();
         let text2 = roles.text2.map(text_of).transpose()?;

@@ -3,8 +3,10 @@
 //! The first object's keys are the columns; later objects may have more, but must have those that are used. Texts
 //! are strings; labels and ids may be strings, whole numbers or booleans.
 
+use std::collections::HashMap;
 use std::path::Path;
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::lines::Lines;
@@ -13,6 +15,34 @@ use crate::{Error, Result};
 
 const LAYOUT: &str =
     "every line is one JSON object, with a string for each text and a string or whole number for the label";
+
+/// One object.
+pub(crate) struct Object {
+    /// Its line, from 1.
+    pub(crate) line: usize,
+    fields: Map<String, Value>,
+    /// Whole numbers beyond 64 bits, which `fields` has rounded, as they are written.
+    large: HashMap<String, String>,
+}
+
+impl Object {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &String> {
+        self.fields.keys()
+    }
+
+    fn new(line: usize, text: &str, fields: Map<String, Value>) -> serde_json::Result<Self> {
+        let is_float = |value: &Value| matches!(value, Value::Number(number) if number.is_f64());
+        let mut large = HashMap::new();
+        if fields.values().any(is_float) {
+            let raw: HashMap<String, &RawValue> = serde_json::from_str(text)?;
+            let is_whole =
+                |text: &str| text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
+            let whole = raw.into_iter().filter(|(_, value)| is_whole(value.get()));
+            large = whole.map(|(key, value)| (key, value.get().to_owned())).collect();
+        }
+        Ok(Self { line, fields, large })
+    }
+}
 
 /// A jsonl file, read object by object.
 pub(crate) struct Objects {
@@ -24,18 +54,18 @@ impl Objects {
         Ok(Self { lines: Lines::open(path)? })
     }
 
-    /// The next object and its line; blank lines are skipped.
-    pub(crate) fn next_object(&mut self) -> Result<Option<(usize, Map<String, Value>)>> {
+    /// The next object; blank lines are skipped.
+    pub(crate) fn next_object(&mut self) -> Result<Option<Object>> {
         loop {
             let path = self.lines.path().to_owned();
             let Some((number, line)) = self.lines.next_line()? else { return Ok(None) };
             if line.trim().is_empty() {
                 continue;
             }
-            return match serde_json::from_str(line) {
-                Ok(Value::Object(object)) => Ok(Some((number, object))),
-                Ok(other) => Err(layout(&path, number, format!("{} where an object was expected", describe(&other)))),
-                Err(error) => Err(Error::Json { path, line: number, problem: without_position(&error) }),
+            let invalid = |error| Error::Json { path: path.clone(), line: number, problem: without_position(&error) };
+            return match serde_json::from_str(line).map_err(invalid)? {
+                Value::Object(fields) => Object::new(number, line, fields).map(Some).map_err(invalid),
+                other => Err(layout(&path, number, format!("{} where an object was expected", describe(&other)))),
             };
         }
     }
@@ -49,8 +79,9 @@ fn without_position(error: &serde_json::Error) -> String {
 }
 
 /// A text field: a string.
-pub(crate) fn text_value<'a>(path: &Path, line: usize, object: &'a Map<String, Value>, key: &str) -> Result<&'a str> {
-    match object.get(key) {
+pub(crate) fn text_value<'a>(path: &Path, object: &'a Object, key: &str) -> Result<&'a str> {
+    let line = object.line;
+    match object.fields.get(key) {
         Some(Value::String(text)) => Ok(text),
         Some(other) => Err(layout(path, line, format!("{key:?} is {}, not a string", describe(other)))),
         None => Err(layout(path, line, format!("the key {key:?} is missing"))),
@@ -58,8 +89,12 @@ pub(crate) fn text_value<'a>(path: &Path, line: usize, object: &'a Map<String, V
 }
 
 /// A label or id: a string, whole number or boolean; `None` where it is missing, null or empty.
-pub(crate) fn name_value(path: &Path, line: usize, object: &Map<String, Value>, key: &str) -> Result<Option<String>> {
-    match object.get(key) {
+pub(crate) fn name_value(path: &Path, object: &Object, key: &str) -> Result<Option<String>> {
+    let line = object.line;
+    if let Some(number) = object.large.get(key) {
+        return Ok(Some(number.clone()));
+    }
+    match object.fields.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone()).filter(|text| !text.is_empty())),
         Some(Value::Bool(flag)) => Ok(Some(flag.to_string())),
