@@ -15,7 +15,7 @@ use qbert_runtime::{Session, SessionOptions};
 use quantize_sites::quantize_sites;
 
 mod quantize_sites {
-    include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../qbert-model/tests/common/quantize_sites.rs"));
+    include!("../../../qbert-model/tests/common/quantize_sites.rs");
 }
 
 pub(crate) const VOCABULARY: &str =
