@@ -55,7 +55,13 @@ fn every_document_is_read_back_as_it_was_written() {
         ..AttentionKl::default()
     });
     round_trip(&TrainingMetrics {
-        dev: DevMetrics { metric: "f1".to_owned(), value: 88.5, examples: Some(9), left_out: None, details: json!({"f1": 0.885}) },
+        dev: DevMetrics {
+            metric: "f1".to_owned(),
+            value: 88.5,
+            examples: Some(9),
+            left_out: None,
+            details: json!({"f1": 0.885}),
+        },
         epoch: Some(2),
         run: json!({"run": {"task": "ner", "train": {"sequences": 7}}, "settings": {"seed": 1}}),
         before: Some(BeforeTraining { full_precision: 90.0, post_training: 60.0 }),

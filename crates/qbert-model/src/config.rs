@@ -172,7 +172,9 @@ impl Config {
         }
         (outputs == 1).then(|| {
             let (name, hidden) = (self.family.class(head).output_weight().unwrap_or_default(), self.hidden_size);
-            format!("for regression or ranking: `{name}` has the shape [1, {hidden}], a classifier's has two rows or more")
+            format!(
+                "for regression or ranking: `{name}` has the shape [1, {hidden}], a classifier's has two rows or more"
+            )
         })
     }
 
@@ -197,7 +199,8 @@ impl Config {
             raw.shift_remove(key);
         }
         // What an earlier head's outputs meant says nothing about this one, whose outputs are labels.
-        let is_other = raw.get(PROBLEM_TYPE).is_some_and(|value| !value.is_null() && value.as_str() != Some(SINGLE_LABEL));
+        let is_other =
+            raw.get(PROBLEM_TYPE).is_some_and(|value| !value.is_null() && value.as_str() != Some(SINGLE_LABEL));
         if is_other {
             raw.shift_remove(PROBLEM_TYPE);
         }

@@ -193,12 +193,14 @@ mod tests {
         // With an order it is the user's.
         let order = ["positive", "negative", "neutral"];
         let labels = read(Task::Classify, &UNNAMED, Some(&order), &NAMED).unwrap();
-        assert_eq!((labels.names(), ids(&labels, &NAMED)), (&order.map(str::to_owned)[..], vec![Some(1), Some(2), Some(0)]));
+        assert_eq!(
+            (labels.names(), ids(&labels, &NAMED)),
+            (&order.map(str::to_owned)[..], vec![Some(1), Some(2), Some(0)])
+        );
         assert_eq!(labels.mapping()[0], ("negative".to_owned(), "LABEL_1".to_owned()));
         // The names of a task are names too, and another number of labels is another task's head.
-        let unclear = |task, own: &[&str], data: &[&str]| {
-            matches!(read(task, own, None, data), Err(Error::UnclearLabels { .. }))
-        };
+        let unclear =
+            |task, own: &[&str], data: &[&str]| matches!(read(task, own, None, data), Err(Error::UnclearLabels { .. }));
         assert!(unclear(Task::Mnli, &UNNAMED, &["contradiction", "entailment", "neutral"]));
         assert!(unclear(Task::Mnli, &UNNAMED, &["neutral"]));
         assert!(!unclear(Task::Classify, &UNNAMED[..2], &NAMED));
@@ -207,7 +209,10 @@ mod tests {
     #[test]
     fn numbers_are_label_n_but_not_somebodys_names() {
         let labels = read(Task::Classify, &UNNAMED, None, &["0", "2"]).unwrap();
-        assert_eq!((labels.names()[2].as_str(), ids(&labels, &["0", "2", "3"])), ("LABEL_2", vec![Some(0), Some(2), None]));
+        assert_eq!(
+            (labels.names()[2].as_str(), ids(&labels, &["0", "2", "3"])),
+            ("LABEL_2", vec![Some(0), Some(2), None])
+        );
         assert_eq!(labels.mapping(), [("0", "LABEL_0"), ("2", "LABEL_2")].map(|(a, b)| (a.to_owned(), b.to_owned())));
         // GLUE says what its numbers mean.
         let labels = read(Task::Sst2, &UNNAMED[..2], None, &["0", "1"]).unwrap();
@@ -215,7 +220,8 @@ mod tests {
 
         let error = read(Task::Classify, &NAMED, None, &["0", "1", "2"]).unwrap_err();
         assert!(matches!(error, Error::UnclearLabels { .. }), "{error}");
-        let labels = read(Task::Classify, &NAMED, Some(&["positive", "neutral", "negative"]), &["0", "1", "2"]).unwrap();
+        let labels =
+            read(Task::Classify, &NAMED, Some(&["positive", "neutral", "negative"]), &["0", "1", "2"]).unwrap();
         assert_eq!(ids(&labels, &["0", "1", "2"]), [Some(2), Some(1), Some(0)]);
         assert_eq!(labels.mapping()[0], ("0".to_owned(), "positive".to_owned()));
         // A head that calls its outputs by the same numbers is matched by name.

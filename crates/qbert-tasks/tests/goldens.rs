@@ -85,8 +85,10 @@ fn entity_scores_are_seqevals() {
         }
     }
     for (tags, expected) in golden.spans {
-        let ours: Vec<Span> =
-            ner::spans(ner::TagStyle::Marked, &tags).into_iter().map(|span| (span.kind, span.words.start, span.words.end)).collect();
+        let ours: Vec<Span> = ner::spans(ner::TagStyle::Marked, &tags)
+            .into_iter()
+            .map(|span| (span.kind, span.words.start, span.words.end))
+            .collect();
         assert_eq!(ours, expected, "{tags:?}");
     }
 }

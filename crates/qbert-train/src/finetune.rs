@@ -91,9 +91,7 @@ impl TrainingData {
         };
         let train = match shared.load(job.data.clone().with_labels(labels), &tokenizer, job.max_train) {
             // The data gets a new head.
-            Err(qbert_tasks::Error::OtherLabels { .. }) => {
-                shared.load(job.data.clone(), &tokenizer, job.max_train)?
-            }
+            Err(qbert_tasks::Error::OtherLabels { .. }) => shared.load(job.data.clone(), &tokenizer, job.max_train)?,
             read => read?,
         };
         check_classes(&train)?;

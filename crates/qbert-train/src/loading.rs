@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use qbert_kernels::Compute;
 use qbert_model::{Checkpoint, Head, Parameters};
-use qbert_tasks::{DataSource, Features, HeadLabels, LabelSource, Labels, Output, SharedData, Task, TaskData, Tokenizer};
+use qbert_tasks::{
+    DataSource, Features, HeadLabels, LabelSource, Labels, Output, SharedData, Task, TaskData, Tokenizer,
+};
 
 use crate::bert::Bert;
 use crate::error::{Error, Result};

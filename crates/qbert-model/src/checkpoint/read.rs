@@ -104,7 +104,15 @@ impl Checkpoint {
         if let Some(what) = config.unsupported_head(head, outputs) {
             // The encoder is as good as any, for a new head.
             let (head, outputs, unsupported) = (Head::None, 0, Some(what));
-            return Ok(Self { directory: directory.to_owned(), config, weights, tokenizer, head, outputs, unsupported });
+            return Ok(Self {
+                directory: directory.to_owned(),
+                config,
+                weights,
+                tokenizer,
+                head,
+                outputs,
+                unsupported,
+            });
         }
         if head.has_labels() && !config.labels.is_empty() && config.labels.len() != outputs {
             let problem = format!("`id2label` names {} labels, but the classifier has {outputs}", config.labels.len());

@@ -27,7 +27,10 @@ const LAYOUT: &str =
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Tag {
     Outside,
-    Inside { prefix: char, kind: String },
+    Inside {
+        prefix: char,
+        kind: String,
+    },
     /// Without a mark for the place in an entity.
     Plain(String),
 }
