@@ -227,6 +227,9 @@ fn questions_without_an_answer_are_counted() {
     assert_eq!((&report["examples"], &report["left_out"]["count"]), (&json!(3), &json!(2)));
     let said = succeed(home, "data --task squad dev.json");
     assert!(said.contains("left out    2: questions without an answer"), "{said}");
+    let analyze =
+        "analyze --model tuned --task squad --data dev.json --max-len 96 --runs 1 --fraction 1 --out analysis";
+    assert!(succeed(home, analyze).contains("2 left out: questions without an answer"));
     let metrics: Value = serde_json::from_slice(&std::fs::read(home.join("tuned/metrics.json")).unwrap()).unwrap();
     assert_eq!(metrics["dev"]["left_out"], json!(2));
 }
