@@ -164,6 +164,11 @@ fn text(found: &Sensitivity, settings: &Settings, path: &str) -> String {
         "top Hessian eigenvalue per layer, {} runs on {examples} of {sequences} sequences each, {}\n{table}",
         settings.runs, settings.method
     );
+    let left_out = found.subject.data.get("left_out");
+    let part = |key: &str| left_out.and_then(|left_out| left_out.get(key));
+    if let (Some(count), Some(why)) = (part("count"), part("why").and_then(serde_json::Value::as_str)) {
+        let _ = writeln!(text, "\n{count} left out: {why}");
+    }
     if used < asked {
         let _ = writeln!(
             text,

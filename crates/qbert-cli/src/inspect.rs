@@ -39,7 +39,11 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     }
     let directory = model::directory(&options.model, quiet)?;
     let checkpoint = Checkpoint::open(&directory)?;
-    let parameters = checkpoint.load()?;
+    let parameters = match checkpoint.unsupported_head() {
+        None => checkpoint.load()?,
+        // The rest is worth a look all the same.
+        Some(_) => checkpoint.load_for(checkpoint.head(), 0)?.parameters,
+    };
     let tokenizer = Tokenizer::for_model(&directory, checkpoint.config().vocab_size)?;
     let report = Report::new(&checkpoint, parameters.values().len(), tokenizer.vocab_size())?;
     Ok(if options.json { versioned_json("qbert-checkpoint", &report) } else { report.text() })

@@ -202,7 +202,7 @@ fn an_edited_plan_is_used_and_never_overwritten() {
     let said = stderr(&output);
     assert!(output.status.success(), "{said}");
     assert!(
-        said.contains("[2/8] analyze: there already") && said.contains("[4/8] quantize again: `plan` was"),
+        said.contains("[2/8] analyze: there already") && said.contains("[4/8] quantize again: `plan.toml` has changed"),
         "{said}"
     );
     assert_eq!(std::fs::read_to_string(home.join("run/plan.toml")).unwrap(), edited);

@@ -102,6 +102,9 @@ pub struct RunMetrics {
     /// Examples that were scored.
     #[serde(default)]
     pub examples: Option<u64>,
+    /// Examples of the file that were not scored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<u64>,
     /// The models, in the order they were made.
     pub stages: Vec<StageMetrics>,
 }

@@ -489,3 +489,17 @@ fn a_real_model_is_small() {
     assert_eq!(weights.codes(), sites[&query].codes());
     assert_eq!(weights.bits(), BitWidth::new(2).unwrap().get());
 }
+
+/// A head with one output gives every text the same label with certainty: a regression, or a ranking.
+#[test]
+fn a_packed_head_with_one_output_is_refused() {
+    let mut parts = Parts::new(Head::SequenceClassification);
+    parts.labels.truncate(1);
+    parts.config = parts.config.with_head(Head::SequenceClassification, &parts.labels);
+    let layout = Arc::new(ParameterLayout::new(&parts.config, Head::SequenceClassification, 1, false));
+    let values = (0..layout.len()).map(value_at).collect();
+    parts.parameters = Parameters::new(layout, values);
+    parts.sites = quantize_sites(&parts.config, &parts.parameters, &parts.plan);
+    let error = open(&parts.bytes()).unwrap_err().to_string();
+    assert!(error.contains("regression or ranking") && error.contains("does not support"), "{error}");
+}

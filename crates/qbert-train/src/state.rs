@@ -136,3 +136,28 @@ pub fn difference(saved: &serde_json::Value, now: &serde_json::Value) -> String 
     }
     format!("it was {saved}, now it is {now}")
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::difference;
+
+    /// A hash tells people nothing; the name of what has changed does.
+    #[test]
+    fn hashes_are_not_shown() {
+        let hash = |digit: &str| digit.repeat(64);
+        for (saved, now, said) in [
+            (json!({"model": hash("a")}), json!({"model": hash("b")}), "`model` has changed"),
+            (json!({"train": [hash("a")]}), json!({"train": [hash("a"), hash("b")]}), "`train` has changed"),
+            (
+                json!({"dev": {"sequences": 5, "hash": "a".repeat(16)}}),
+                json!({"dev": {"sequences": 5, "hash": "b".repeat(16)}}),
+                "`dev` has changed",
+            ),
+            (json!({"batch": 8}), json!({"batch": 16}), "`batch` was 8, now it is 16"),
+        ] {
+            assert_eq!(difference(&saved, &now), said);
+        }
+    }
+}

@@ -14,9 +14,10 @@ use serde_json::Value;
 use super::check::Checked;
 use super::record::{Record, StageStatus};
 use super::terms::Terms;
-use super::{CHECKPOINT, Event, FINETUNED, Job, OLD, RECORD, Stage, TIMES, Watch};
+use super::{CHECKPOINT, Event, FINETUNED, Job, OLD, PLAN, RECORD, Stage, TIMES, Watch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hashes::{self, KnownHashes};
+use crate::packing::FILE_NAME;
 
 /// A run in progress.
 pub(super) struct Context<'a> {
@@ -125,7 +126,7 @@ impl<'a> Context<'a> {
             }
             StageStatus::Other(difference) => {
                 put_away(out, replaces)?;
-                Some(difference)
+                Some(in_file_names(difference))
             }
         };
         for name in replaces {
@@ -172,6 +173,12 @@ impl<'a> Context<'a> {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(self.job.path(TIMES));
         let _ = file.and_then(|mut file| writeln!(file, "{line}"));
     }
+}
+
+/// A difference of inputs, with the names that users know their files by.
+fn in_file_names(difference: String) -> String {
+    let names = [("`plan`", PLAN), ("`checkpoint`", CHECKPOINT), ("`packed`", FILE_NAME)];
+    names.into_iter().fold(difference, |text, (key, name)| text.replace(key, &format!("`{name}`")))
 }
 
 fn same_run(job: &Job, record: Record, identity: &Value) -> Result<Record> {

@@ -74,6 +74,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             task: job.data.task.name().to_owned(),
             metric: full.evaluation.metric.to_owned(),
             examples: Some(full.evaluation.examples as u64),
+            left_out: full.evaluation.left_out.map(|left_out| left_out.count as u64),
             stages,
         };
         if job.speed {

@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     fn sentence(tags: &str) -> RawSentence {
-        RawSentence { tags: tags.split(' ').map(|tag| parse_tag(tag)).collect(), ..RawSentence::default() }
+        RawSentence { tags: tags.split(' ').map(parse_tag).collect(), ..RawSentence::default() }
     }
 
     #[test]

@@ -192,11 +192,15 @@ pub fn model_hash(weights: &Parameters) -> String {
 }
 
 fn subject(analysis: &Analysis, loaded: &Loaded) -> Result<AnalysisSubject> {
+    let mut data = fingerprint::data(&loaded.data.features)?;
+    if let Some(left_out) = loaded.data.features.dataset().left_out() {
+        data["left_out"] = serde_json::json!(left_out);
+    }
     Ok(AnalysisSubject {
         task: analysis.data.task.name().to_owned(),
         model: model_hash(&loaded.weights),
         layer_parameters: loaded.bert.layout().layers().iter().map(ExactSizeIterator::len).collect(),
-        data: fingerprint::data(&loaded.data.features)?,
+        data,
         max_len: analysis.data.max_len,
     })
 }
