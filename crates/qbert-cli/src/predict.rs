@@ -16,7 +16,7 @@ use qbert_runtime::{
 };
 use serde_json::Value;
 
-use super::note;
+use super::{note, stop};
 
 /// The largest number of inputs in one batch.
 const TOGETHER: usize = 256;
@@ -226,6 +226,7 @@ impl<'a> Asking<'a> {
 
     /// Answers items in one batch and prints the answers up to the first one that fails.
     fn answer(&self, items: Vec<Item>) -> std::result::Result<(), Failure> {
+        let _item = stop::Item::begin();
         let results = self.session.predict_each(items.iter().map(|item| &item.input));
         let (mut answered, mut failure) = (Vec::with_capacity(items.len()), None);
         for (item, result) in items.iter().zip(results) {

@@ -122,8 +122,7 @@ pub fn write_directory(
     let parent = parent_of(target);
     std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create the directory"))?;
     check_replaceable(target, may_replace)?;
-    let (temporary, _held) =
-        temporary_directory(&parent).map_err(Error::io(target, "create a directory beside it"))?;
+    let (temporary, _held) = temporary_directory(&parent).map_err(Error::io(target, "create a directory beside it"))?;
     // Temporary directories are private; the result should be as open as any other directory of the user.
     widen_permissions(temporary.path()).map_err(Error::io(target, "set permissions"))?;
     fill(temporary.path())?;
@@ -357,7 +356,8 @@ mod tests {
     #[test]
     fn leftovers_of_killed_writers_go_and_those_of_live_ones_stay() {
         let home = tempfile::tempdir().unwrap();
-        let (file, (directory, lock)) = (temporary_file(home.path()).unwrap(), temporary_directory(home.path()).unwrap());
+        let (file, (directory, lock)) =
+            (temporary_file(home.path()).unwrap(), temporary_directory(home.path()).unwrap());
         std::fs::write(home.path().join(".qbert-killed.tmp"), "x").unwrap();
         std::fs::create_dir(home.path().join(".qbert-also.tmp")).unwrap();
         std::fs::write(home.path().join(".qbert-also.tmp/tensors"), "x").unwrap();

@@ -135,7 +135,8 @@ mod tests {
         check_every_byte(&path);
 
         let path = home.path().join("part.json");
-        write_json(&path, format!("{{\n  \"format\": \"x\",\n  \"{FIELD}\": \"{BLANK}\",\n  \"value\": 0.1\n}}\n")).unwrap();
+        write_json(&path, format!("{{\n  \"format\": \"x\",\n  \"{FIELD}\": \"{BLANK}\",\n  \"value\": 0.1\n}}\n"))
+            .unwrap();
         check_every_byte(&path);
     }
 

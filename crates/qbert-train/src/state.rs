@@ -41,7 +41,16 @@ pub struct Position {
 impl Position {
     /// The start of a run.
     pub fn start(settings: serde_json::Value) -> Self {
-        Self { settings, steps: 0, log_bytes: 0, log_crc32: 0, evaluated: 0, best: None, before: None, activations: None }
+        Self {
+            settings,
+            steps: 0,
+            log_bytes: 0,
+            log_crc32: 0,
+            evaluated: 0,
+            best: None,
+            before: None,
+            activations: None,
+        }
     }
 }
 

@@ -40,10 +40,6 @@ pub(super) fn read_trained(job: &Job) -> Result<TrainingMetrics> {
 pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     let job = context.job;
     let model = context.model();
-    let mut results = vec![METRICS, CHANGES];
-    if job.speed {
-        results.push(speed::FILE);
-    }
     let step = Step {
         stage: Stage::Evaluate,
         inputs: json!({
@@ -51,7 +47,6 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             "packed": hashes::file(&job.path(FILE_NAME))?,
             "speed": job.speed,
         }),
-        results: &results,
         replaces: &[METRICS, CHANGES, speed::FILE],
     };
     context.perform(step, |context| {
@@ -84,7 +79,9 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         }
         let changes = Changes::between(changes::all(full, &packed), KEPT);
         write_document(&job.path(CHANGES), &changes)?;
-        write_document(&job.path(METRICS), &metrics)
+        write_document(&job.path(METRICS), &metrics)?;
+        let speed = job.speed.then_some(speed::FILE);
+        Ok([METRICS, CHANGES].into_iter().chain(speed).map(str::to_owned).collect())
     })
 }
 
