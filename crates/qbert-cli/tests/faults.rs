@@ -46,7 +46,7 @@ fn sigterm_saves_the_state_and_exits_with_143() {
     let run = format!("run --model model {DATA} --finetune --epochs 40 --out run");
     let analyze = "analyze --model model --task sst2 --data train.tsv --max-len 16 --runs 500 --tol 1e-9 --save-every 0 \
                    --out analysis";
-    let landscape = "landscape --model model --task sst2 --data train.tsv --max-len 16 --layer 0 1 --points 1001 \
+    let landscape = "landscape --model model --task sst2 --data train.tsv --max-len 16 --layer 0 1 --points 201 \
                      --out landscape.json";
     type Begun = fn(&Path) -> bool;
     // The command, when it is in the middle of its work, the state it must leave, and what it says.
@@ -96,7 +96,7 @@ fn sigterm_saves_the_state_and_exits_with_143() {
 #[cfg(unix)]
 #[test]
 fn sigterm_never_cuts_an_answer_off() {
-    use std::io::Write;
+    use std::io::{Read, Write};
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
     prepare_tuned(home);
@@ -117,6 +117,13 @@ fn sigterm_never_cuts_an_answer_off() {
             serde_json::from_str::<serde_json::Value>(line).unwrap();
         }
     }
+    // One that waits for its next line ends at once, though its input has not ended.
+    let mut child = spawn(home, "predict model.qbert --json");
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"a good film\n").unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(143));
 }
 
 /// Issue 17, point 21.
@@ -189,17 +196,10 @@ fn a_result_that_is_deleted_is_made_again_with_the_same_bytes() {
     succeed(home, &run);
     let directory = home.join("run");
     let expected = files(&directory);
-    for name in
-        ["finetuned/vocab.txt", "checkpoint/activations.json", "landscape.json", "report-figures/eigenvalues.svg"]
-    {
-        let folder = name.split('/').next().unwrap();
-        assert!(
-            expected
-                .keys()
-                .any(|there| there == name || there.starts_with("report-figures/") && folder == "report-figures"),
-            "{name}"
-        );
+    for name in ["finetuned/vocab.txt", "checkpoint/activations.json", "landscape.json"] {
+        assert!(expected.contains_key(name), "{name}");
     }
+    assert!(expected.keys().any(|name| name.starts_with("report-figures/")));
     let results = expected.keys().map(String::as_str).filter(|name| *name != "run.json");
     for name in results.chain(["finetuned", "checkpoint", "report-figures"]) {
         let path = directory.join(name);
