@@ -204,9 +204,9 @@ fn a_result_that_is_deleted_is_made_again_with_the_same_bytes() {
     for name in results.chain(["finetuned", "checkpoint", "report-figures"]) {
         let path = directory.join(name);
         if path.is_dir() {
-            std::fs::remove_dir_all(&path).unwrap()
+            std::fs::remove_dir_all(&path).unwrap();
         } else {
-            std::fs::remove_file(&path).unwrap()
+            std::fs::remove_file(&path).unwrap();
         }
         let output = qbert(home, &run);
         let said = stderr(&output);
