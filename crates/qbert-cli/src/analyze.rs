@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use qbert_pipeline::Result;
@@ -49,6 +50,9 @@ pub(crate) struct Options {
     /// Threads [default: one per core].
     #[arg(long, help_heading = "Run")]
     threads: Option<usize>,
+    /// Seconds between two saves of the state; 0 saves after every pass [default: 30].
+    #[arg(long, value_name = "SECONDS", help_heading = "Run")]
+    save_every: Option<u64>,
     /// Continue an interrupted analysis.
     #[arg(long, help_heading = "Run")]
     resume: bool,
@@ -125,7 +129,8 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         progress.analysis(&step, &analysis.settings);
         if stop::is_asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let outcome = sensitivity::analyze(&analysis, &compute(options.threads)?, &mut watch)?;
+    let save_every = options.save_every.map_or(sensitivity::SAVE_EVERY, Duration::from_secs);
+    let outcome = sensitivity::analyze_saving(&analysis, &compute(options.threads)?, save_every, &mut watch)?;
     drop(progress);
     Ok(match outcome {
         Outcome::Whole(found) => show(&found, options)?,

@@ -31,7 +31,8 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let training = &options.training;
     let job = training.job(recipe, options.resume, quiet)?;
     let compute = compute(training.threads)?;
-    let outcome = finetune(&job, &compute, &mut Progress::new("train", quiet).stoppable())?;
+    let mut progress = Progress::new("train", quiet).stoppable().saving_every(training.save_every());
+    let outcome = finetune(&job, &compute, &mut progress)?;
     Ok(if training.json {
         versioned_json("qbert-finetune", &outcome)
     } else {

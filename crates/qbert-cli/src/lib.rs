@@ -3,8 +3,8 @@
 //! The library part is for the other commands of this workspace, which share its flags, progress bars and exit codes.
 //!
 //! A verb takes its options and returns what goes to stdout as text; everything else (progress, errors, hints) goes to
-//! stderr. Exit codes: 0 done, 1 the machine failed, 2 the input is wrong, 3 a limit that
-//! the user set is missed, 130 interrupted. A closed pipe is no error.
+//! stderr. Exit codes: 0 done, 1 the machine failed, 2 the input is wrong, 3 a limit that the user set is missed, 130
+//! interrupted, 143 terminated. A closed pipe is no error.
 
 mod analyze;
 mod assets;
@@ -60,7 +60,8 @@ Examples:
   qbert analyze --model tuned --task sst2 --data train.tsv --out analysis
 
 Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 wrong input, 3 a limit
-that you set is missed (`compare`), 130 interrupted (Ctrl-C; what is done is kept, and the hint says how to continue).
+that you set is missed (`compare`), 130 interrupted (Ctrl-C), 143 terminated (SIGTERM); what is done
+is kept, and the hint says how to continue.
 Colours appear only on a terminal, and never if NO_COLOR is set.";
 
 /// Quantize BERT models for ordinary CPUs with the method of the Q-BERT paper.
@@ -117,7 +118,7 @@ pub fn matches_of(command: Command) -> ArgMatches {
     numbers::with_clear_errors(command).get_matches()
 }
 
-/// Runs a command: handles Ctrl-C, prints results to stdout, errors and hints to stderr, and returns the exit code.
+/// Runs a command: handles signals, prints results to stdout, errors and hints to stderr, and returns the exit code.
 ///
 /// `program` is its name in hints and records.
 pub fn execute(program: &'static str, output: Verbosity, command: impl FnOnce() -> Result<String>) -> ExitCode {
@@ -178,7 +179,7 @@ fn complain(error: &Error) -> ExitCode {
     match error.kind() {
         ErrorKind::BadInput => ExitCode::from(2),
         ErrorKind::MissedLimit => ExitCode::from(3),
-        ErrorKind::Interrupted => ExitCode::from(stop::EXIT_CODE),
+        ErrorKind::Interrupted => ExitCode::from(stop::exit_code()),
         _ => ExitCode::FAILURE,
     }
 }

@@ -12,6 +12,7 @@ use qbert_tasks::{DataSource, Task};
 use qbert_train::loading::Loaded;
 use qbert_train::qat::files::is_quantized;
 
+use super::progress::Progress;
 use super::reading::Reading;
 use super::table::beside_f32;
 use super::{compute, model, plan, stop, versioned_json};
@@ -79,7 +80,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
             let hint = "give --plan, or --bits with --calibrate (or --activation-bits 32)".to_owned();
             return Err(Error::new(ErrorKind::BadInput, message, hint));
         }
-        Some(plan) => by_plan(options, &directory, plan, task)?,
+        Some(plan) => by_plan(options, &directory, plan, task, quiet)?,
     };
     packing.note("command", &stop::command());
     if let Some(task) = task {
@@ -127,7 +128,7 @@ fn plan(options: &Options, directory: &Path) -> Result<Option<Plan>> {
     Ok(Some(plan_by_widths(&config, &widths)?))
 }
 
-fn by_plan(options: &Options, directory: &Path, plan: Plan, task: Option<Task>) -> Result<Packing> {
+fn by_plan(options: &Options, directory: &Path, plan: Plan, task: Option<Task>, quiet: bool) -> Result<Packing> {
     let compute = compute(options.threads)?;
     let Some(file) = &options.calibrate else {
         return Packing::by_plan(directory, plan, None, &compute);
@@ -139,5 +140,10 @@ fn by_plan(options: &Options, directory: &Path, plan: Plan, task: Option<Task>) 
     let (files, read) = (vec![file.clone()], options.reading.options(false)?);
     let source = DataSource { task, files, read, max_len: options.reading.max_len(directory)? };
     let loaded = Loaded::open(directory, &source)?;
-    Packing::by_plan(directory, plan, Some(CalibrationData::Examples(&loaded.data.features)), &compute)
+    let mut progress = Progress::new("calibrate", quiet);
+    progress.say("calibrate: weights first, then activations");
+    let data = CalibrationData::Examples(&loaded.data.features);
+    Packing::by_plan_watched(directory, plan, Some(data), &compute, &mut |done, total| {
+        progress.at(done, total, "batches");
+    })
 }

@@ -19,7 +19,7 @@ use qbert_tasks::files::{LONGEST_LINE, read_line_limited};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::note;
+use super::{note, stop};
 
 /// The largest number of inputs in one batch.
 const TOGETHER: usize = 256;
@@ -293,6 +293,7 @@ impl<'a> Asking<'a> {
 
     /// Answers items in one batch and prints the answers, up to the first one that fails unless failures are kept.
     fn answer(&self, items: Vec<Item>) -> std::result::Result<(), Failure> {
+        let _item = stop::Item::begin();
         let inputs: Vec<&Input> = items.iter().filter_map(|item| item.input.as_ref().ok()).collect();
         let mut results = self.session.predict_each(inputs).into_iter();
         let (mut text, mut failure) = (String::new(), None);

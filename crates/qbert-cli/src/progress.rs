@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use qbert_train::evaluate::Evaluation;
 use qbert_train::sensitivity::{Settings, Step};
 use qbert_train::trainer::{StepRecord, Watch};
@@ -27,6 +27,7 @@ pub struct Progress {
     passes: Option<usize>,
     /// The metric in full precision, to compare with.
     reference: Option<f64>,
+    save_every: Option<Duration>,
 }
 
 impl Progress {
@@ -35,9 +36,9 @@ impl Progress {
         let what = what.into();
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::new(0);
-            let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg}  {elapsed} (left {eta})");
+            let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg}  {elapsed}{left}");
             if let Ok(style) = style {
-                bar.set_style(style);
+                bar.set_style(style.with_key("left", write_left));
             }
             bar.set_prefix(what.clone());
             bar
@@ -53,6 +54,7 @@ impl Progress {
             loss: f64::NAN,
             passes: None,
             reference: None,
+            save_every: None,
         }
     }
 
@@ -60,6 +62,12 @@ impl Progress {
     pub fn stoppable(mut self) -> Self {
         stop::set_stateful(true);
         self.stoppable = true;
+        self
+    }
+
+    /// The same for a job whose state is saved this often, if not as usual.
+    pub(crate) fn saving_every(mut self, interval: Option<Duration>) -> Self {
+        self.save_every = interval;
         self
     }
 
@@ -78,9 +86,8 @@ impl Progress {
             bar.set_message(message.to_owned());
         } else if !self.quiet && (self.last_line.elapsed() >= line_every() || done == total) {
             self.last_line = Instant::now();
-            let rate = done.saturating_sub(first) as f64 / begun.elapsed().as_secs_f64().max(1e-9);
-            let left = if rate > 0.0 { total.saturating_sub(done) as f64 / rate } else { 0.0 };
-            note(&format!("{} {done}/{total} {message}  left {}", self.what, duration(left)));
+            let left = left(done.saturating_sub(first), total.saturating_sub(done), begun.elapsed());
+            note(&format!("{} {done}/{total} {message}{left}", self.what));
         }
     }
 
@@ -159,6 +166,26 @@ impl Watch for Progress {
     fn stop(&mut self) -> bool {
         self.stoppable && stop::is_asked()
     }
+
+    fn save_every(&self) -> Option<Duration> {
+        self.save_every
+    }
+}
+
+/// The time left in a line, if `done` took `elapsed`; nothing as long as there is no estimate.
+fn left(done: usize, to_do: usize, elapsed: Duration) -> String {
+    match done {
+        0 => String::new(),
+        done => format!("  left {}", duration(elapsed.as_secs_f64() * to_do as f64 / done as f64)),
+    }
+}
+
+/// The time left beside a bar; nothing as long as there is no estimate.
+fn write_left(state: &ProgressState, writer: &mut dyn std::fmt::Write) {
+    let seconds = state.eta().as_secs_f64();
+    if seconds > 0.0 {
+        let _ = write!(writer, " (left {})", duration(seconds));
+    }
 }
 
 /// Seconds in words.
@@ -168,5 +195,17 @@ pub fn duration(seconds: f64) -> String {
         (0, 0, seconds) => format!("{seconds} s"),
         (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
         (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_not_shown_before_it_is_known() {
+        assert_eq!(left(0, 6, Duration::from_secs(30)), "");
+        assert_eq!(left(2, 4, Duration::from_secs(30)), "  left 1 min 0 s");
+        assert_eq!(left(6, 0, Duration::from_secs(30)), "  left 0 s");
     }
 }

@@ -144,7 +144,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     if !quiet {
         note(&text::beginning(&job, compute.threads().count(), quick));
     }
-    let finished = run_job(&job, &compute, &mut RunProgress::new(quiet))?;
+    let finished = run_job(&job, &compute, &mut RunProgress::new(quiet, options.training.save_every()))?;
     let said = if quick { ask(&finished, compute.threads().count())? } else { Vec::new() };
     if options.training.json {
         #[derive(serde::Serialize)]

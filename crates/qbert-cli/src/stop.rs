@@ -1,46 +1,122 @@
-//! Ctrl-C: long jobs save their state first; everything else ends at once, since files are written whole or not at all.
+//! Ctrl-C and SIGTERM (what containers send): long jobs save their state first; everything else ends at once, since files
+//! are written whole or not at all.
 //!
-//! The first Ctrl-C during a job that keeps a state lets the job finish its step, save and stop. The second one, or the first
-//! at any other time, ends the program. The exit code is 130 either way.
+//! The first signal during a job that keeps a state lets the job finish its step, save and stop; during an item (an answer
+//! to a line) it lets the item finish. The second one, or the first at any other time, ends the program. The exit code is
+//! 128 and the signal's number: 130 after Ctrl-C, 143 after SIGTERM. SIGHUP is left alone, because nohup ignores it on
+//! purpose.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{complain_text, note};
 
-/// The exit code that shells expect after Ctrl-C.
-pub const EXIT_CODE: u8 = 130;
+/// The numbers that all systems with signals give them.
+const INTERRUPT: u8 = 2;
+const TERMINATE: u8 = 15;
 
-static ASKED: AtomicBool = AtomicBool::new(false);
+/// The first signal that came; 0 for none.
+static ASKED: AtomicU8 = AtomicU8::new(0);
 static PROGRAM: OnceLock<&str> = OnceLock::new();
-static STATEFUL: AtomicBool = AtomicBool::new(false);
+static MOMENT: Mutex<Moment> = Mutex::new(Moment::Anytime);
+
+/// When the program can end.
+#[derive(Debug, Clone, Copy)]
+enum Moment {
+    /// At once.
+    Anytime,
+    /// When the job has seen [`is_asked`] and saved its state.
+    AfterStep,
+    /// When the item is done.
+    AfterItem,
+}
+
+fn moment() -> MutexGuard<'static, Moment> {
+    MOMENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The name of the program that is running.
 fn program() -> &'static str {
     PROGRAM.get().unwrap_or(&"qbert")
 }
 
-/// Handles Ctrl-C from here on. If the system does not allow it, Ctrl-C ends the program as usual.
+/// Handles signals from here on. If the system does not allow it, they end the program as usual.
 pub fn watch(program: &'static str) {
     let _ = PROGRAM.set(program);
-    let _ = ctrlc::set_handler(|| {
-        if STATEFUL.load(Ordering::SeqCst) && !ASKED.swap(true, Ordering::SeqCst) {
-            note("\nstopping after this step; press Ctrl-C again to stop at once");
-            return;
+    let _ = listen();
+}
+
+#[cfg(unix)]
+fn listen() -> std::io::Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([INTERRUPT, TERMINATE].map(i32::from))?;
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    thread.spawn(move || signals.forever().for_each(|signal| received(u8::try_from(signal).unwrap_or(INTERRUPT))))?;
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn listen() -> Result<(), ctrlc::Error> {
+    ctrlc::set_handler(|| received(INTERRUPT))
+}
+
+fn received(signal: u8) {
+    // Held to the end: an item that is done meanwhile waits, and then sees that it was asked.
+    let moment = moment();
+    let is_first = ASKED.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+    match *moment {
+        Moment::AfterStep if is_first => {
+            let again = if signal == INTERRUPT { "press Ctrl-C again" } else { "send it again" };
+            note(&format!("\nstopping after this step; {again} to stop at once"));
         }
-        complain_text("interrupted", resume_hint().as_deref());
-        std::process::exit(i32::from(EXIT_CODE));
-    });
+        Moment::AfterItem if is_first => {}
+        _ => end(signal),
+    }
+}
+
+fn end(signal: u8) -> ! {
+    let what = if signal == TERMINATE { "terminated (SIGTERM)" } else { "interrupted" };
+    complain_text(what, resume_hint().as_deref());
+    std::process::exit(128 + i32::from(signal));
+}
+
+/// The exit code of a job that stopped because it was asked to.
+pub fn exit_code() -> u8 {
+    match ASKED.load(Ordering::SeqCst) {
+        0 => 128 + INTERRUPT,
+        signal => 128 + signal,
+    }
 }
 
 /// Whether the job should save its state and stop.
 pub fn is_asked() -> bool {
-    ASKED.load(Ordering::SeqCst)
+    ASKED.load(Ordering::SeqCst) != 0
 }
 
 /// Sets whether the current job checks [`is_asked`].
 pub fn set_stateful(stateful: bool) {
-    STATEFUL.store(stateful, Ordering::SeqCst);
+    *moment() = if stateful { Moment::AfterStep } else { Moment::Anytime };
+}
+
+/// An item of a stream in progress: a signal does not cut its output off.
+#[derive(Debug)]
+pub(crate) struct Item(());
+
+impl Item {
+    /// From here until it is dropped.
+    pub(crate) fn begin() -> Self {
+        *moment() = Moment::AfterItem;
+        Self(())
+    }
+}
+
+impl Drop for Item {
+    fn drop(&mut self) {
+        *moment() = Moment::Anytime;
+        match ASKED.load(Ordering::SeqCst) {
+            0 => {}
+            signal => end(signal),
+        }
+    }
 }
 
 /// The command that continues where this one stopped; `None` for commands that start over.
@@ -57,15 +133,15 @@ pub fn resume_hint() -> Option<String> {
     Some(format!("to continue: {} {}{}", program(), words.join(" "), if there { "" } else { resume }))
 }
 
-/// The command for the record, without flags for output and threads, which change no result.
+/// The command for the record, without flags for output, threads and saving, which change no result.
 pub fn command() -> String {
     let mut words = Vec::new();
     let mut arguments = std::env::args().skip(1);
     while let Some(word) = arguments.next() {
         match word.as_str() {
             "-q" | "--quiet" | "-v" | "--verbose" | "--json" | "--resume" => {}
-            "--threads" => drop(arguments.next()),
-            word if word.starts_with("--threads=") => {}
+            "--threads" | "--save-every" => drop(arguments.next()),
+            word if word.starts_with("--threads=") || word.starts_with("--save-every=") => {}
             word => words.push(quoted(word)),
         }
     }

@@ -1,6 +1,7 @@
 //! The flags for training, shared by `finetune`, `quantize` and `run`: model, data, recipe, directory.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use qbert_pipeline::Result;
@@ -36,6 +37,9 @@ pub(crate) struct Training {
     /// Threads [default: one per core].
     #[arg(long, help_heading = "Run")]
     pub(crate) threads: Option<usize>,
+    /// Seconds between two saves of the state; 0 saves after every step [default: 60].
+    #[arg(long, value_name = "SECONDS", help_heading = "Run")]
+    save_every: Option<u64>,
     /// Print the outcome as JSON.
     #[arg(long, help_heading = "Run")]
     pub(crate) json: bool,
@@ -91,6 +95,11 @@ impl Recipe {
 }
 
 impl Training {
+    /// How often the state is saved, if that was given.
+    pub(crate) fn save_every(&self) -> Option<Duration> {
+        self.save_every.map(Duration::from_secs)
+    }
+
     /// The output directory.
     pub(crate) fn out(&self) -> &Path {
         self.out.as_deref().unwrap_or(Path::new("."))

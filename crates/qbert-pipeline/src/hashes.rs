@@ -194,8 +194,21 @@ impl KnownHashes {
 }
 
 /// Hashes of some files of a run, by their names relative to its directory.
-pub fn files(directory: &Path, names: &[&str]) -> Result<BTreeMap<String, String>> {
-    names.iter().map(|name| Ok(((*name).to_owned(), file(&directory.join(name))?))).collect()
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn files(directory: &Path, names: &[impl AsRef<str>]) -> Result<BTreeMap<String, String>> {
+    names.iter().map(|name| Ok((name.as_ref().to_owned(), file(&directory.join(name.as_ref()))?))).collect()
+}
+
+/// The names of all files that a training left in a folder of a run, relative to the run's directory.
+///
+/// # Errors
+/// A folder that cannot be listed.
+pub fn training_files(directory: &Path, folder: &str) -> Result<Vec<String>> {
+    let of_model = model_files(&directory.join(folder))?.into_iter().map(|(name, _)| name);
+    let of_training = ["metrics.json", "train.jsonl"].map(str::to_owned);
+    Ok(of_model.chain(of_training).map(|name| format!("{folder}/{name}")).collect())
 }
 
 #[cfg(test)]

@@ -106,6 +106,20 @@ impl Packing {
     /// # Errors
     /// A plan for another model; one that quantizes activations, without data to learn their ranges from.
     pub fn by_plan(directory: &Path, plan: Plan, data: Option<CalibrationData<'_>>, compute: &Compute) -> Result<Self> {
+        Self::by_plan_watched(directory, plan, data, compute, &mut |_, _| {})
+    }
+
+    /// The same; `progress` gets the number of passes over a calibration batch that are done, and of all.
+    ///
+    /// # Errors
+    /// As [`Packing::by_plan`].
+    pub fn by_plan_watched(
+        directory: &Path,
+        plan: Plan,
+        data: Option<CalibrationData<'_>>,
+        compute: &Compute,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self> {
         let checkpoint = Checkpoint::open(directory)?;
         let mut parameters = checkpoint.load()?;
         let mut quantization = Quantization::new(plan, checkpoint.config(), parameters.layout())?;
@@ -121,7 +135,7 @@ impl Packing {
         let bert = Bert::new(checkpoint.config(), parameters.layout().clone())?;
         let compensate = matches!(data, Some(CalibrationData::Examples(_)));
         let calibration = Calibration { bert: &bert, compute, batches: &batches, compensate };
-        quantization.calibrate(parameters.values_mut(), calibration)?;
+        quantization.calibrate_watched(parameters.values_mut(), calibration, progress)?;
         // As before any evaluation: this is the model that training without a single step ends with.
         quantization.before_evaluation(compute, parameters.values())?;
         Self::new(&checkpoint, parameters, &quantization)

@@ -1,6 +1,6 @@
 //! The progress of a run, on stderr: the stage, what it does, the time left.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use qbert_pipeline::run::{Event, Stage, Watch};
 use qbert_train::evaluate::Evaluation;
@@ -17,11 +17,13 @@ pub(super) struct RunProgress {
     current: Option<(Progress, Instant)>,
     /// What the bar counts, to restart it when that changes.
     counted: String,
+    save_every: Option<Duration>,
 }
 
 impl RunProgress {
-    pub(super) fn new(quiet: bool) -> Self {
-        Self { quiet, current: None, counted: String::new() }
+    /// `save_every`: how often states are saved, if not as usual.
+    pub(super) fn new(quiet: bool, save_every: Option<Duration>) -> Self {
+        Self { quiet, current: None, counted: String::new(), save_every }
     }
 
     fn line(&self, text: &str) {
@@ -111,5 +113,9 @@ impl trainer::Watch for RunProgress {
 
     fn stop(&mut self) -> bool {
         stop::is_asked()
+    }
+
+    fn save_every(&self) -> Option<Duration> {
+        self.save_every
     }
 }

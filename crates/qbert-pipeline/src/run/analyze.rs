@@ -28,7 +28,6 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     let step = Step {
         stage: Stage::Analyze,
         inputs: json!({ "model": context.model_hash()?, "settings": job.analysis }),
-        results: &[FILE],
         replaces: &[FILE, STATE],
     };
     context.perform(step, |context| {
@@ -47,6 +46,6 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             watch.analysis(step, &job.analysis);
             if watch.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
-        Ok(())
+        Ok(vec![FILE.to_owned()])
     })
 }

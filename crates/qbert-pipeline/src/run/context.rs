@@ -37,8 +37,6 @@ pub(super) struct Step<'a> {
     pub(super) stage: Stage,
     /// Everything that decides its results, beyond model, task and data of the run.
     pub(super) inputs: Value,
-    /// The files it writes.
-    pub(super) results: &'a [&'a str],
     /// What moves to `old/` before the stage is repeated with other inputs.
     pub(super) replaces: &'a [&'a str],
 }
@@ -102,9 +100,14 @@ impl<'a> Context<'a> {
         self.job.always_finetune || self.checked.headless.is_some()
     }
 
-    /// Does a stage unless it is done. `work` starts, or continues from the state it left.
-    pub(super) fn perform(&mut self, step: Step<'_>, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let Step { stage, inputs, results, replaces } = step;
+    /// Does a stage unless it is done. `work` starts, or continues from the state it left. It returns the names of all
+    /// files it wrote: if one of them is deleted later, the stage is repeated.
+    pub(super) fn perform(
+        &mut self,
+        step: Step<'_>,
+        work: impl FnOnce(&mut Self) -> Result<Vec<String>>,
+    ) -> Result<()> {
+        let Step { stage, inputs, replaces } = step;
         if self.watch.stop() {
             return Err(self.stopped());
         }
@@ -137,8 +140,9 @@ impl<'a> Context<'a> {
         self.record.write(out)?;
         self.watch.stage(stage, Event::Begins(why.as_deref()));
         let begun = Instant::now();
-        work(self).map_err(|error| if error.kind() == ErrorKind::Interrupted { self.stopped() } else { error })?;
-        self.record.finish(stage, hashes::files(&self.job.out, results)?);
+        let results =
+            work(self).map_err(|error| if error.kind() == ErrorKind::Interrupted { self.stopped() } else { error })?;
+        self.record.finish(stage, hashes::files(&self.job.out, &results)?);
         self.record.write(&self.job.out)?;
         self.log(stage, begun.elapsed().as_secs_f64());
         self.watch.stage(stage, Event::Done);

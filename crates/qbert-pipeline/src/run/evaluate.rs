@@ -38,10 +38,6 @@ pub(super) fn read_trained(job: &Job) -> Result<TrainingMetrics> {
 pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     let job = context.job;
     let model = context.model();
-    let mut results = vec![METRICS, CHANGES];
-    if job.speed {
-        results.push(speed::FILE);
-    }
     let step = Step {
         stage: Stage::Evaluate,
         inputs: json!({
@@ -49,7 +45,6 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             "packed": hashes::file(&job.path(FILE_NAME))?,
             "speed": job.speed,
         }),
-        results: &results,
         replaces: &[METRICS, CHANGES, speed::FILE],
     };
     context.perform(step, |context| {
@@ -83,7 +78,9 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         }
         let changes = Changes::between(crate::changes::all(&full.data, &full.predictions, &packed.predictions), KEPT);
         write_document(&job.path(CHANGES), &changes)?;
-        write_document(&job.path(METRICS), &metrics)
+        write_document(&job.path(METRICS), &metrics)?;
+        let speed = job.speed.then_some(speed::FILE);
+        Ok([METRICS, CHANGES].into_iter().chain(speed).map(str::to_owned).collect())
     })
 }
 

@@ -33,7 +33,6 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             "layers": layers,
             "settings": figures,
         }),
-        results: &[ATTENTION],
         replaces: &[LANDSCAPE, ATTENTION],
     };
     context.perform(step, |context| {
@@ -41,8 +40,12 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         let around =
             landscape::Job { model: model.clone(), data: job.data.clone(), layers, settings: figures.landscape };
         let data = read_data(&model, &job.data, shared)?;
+        let mut results = vec![ATTENTION.to_owned()];
         match landscapes_on(&around, data, compute, &mut |what, done, total| watch.progress(done, total, what)) {
-            Ok(found) => write_document(&job.path(LANDSCAPE), &found)?,
+            Ok(found) => {
+                write_document(&job.path(LANDSCAPE), &found)?;
+                results.push(LANDSCAPE.to_owned());
+            }
             // A layer that the loss does not depend on has no landscape; everything else of the run stands.
             Err(qbert_train::Error::Batch { problem }) => watch.say(&format!("no loss landscape: {problem}")),
             Err(error) => return Err(error.into()),
@@ -51,7 +54,8 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             attention_kl::Job { first: model, second: checkpoint, data: job.dev_data(), settings: figures.attention };
         let found =
             attention_kl_from(shared, &between, compute, &mut |done, total| watch.progress(done, total, "attention"))?;
-        write_document(&job.path(ATTENTION), &found)
+        write_document(&job.path(ATTENTION), &found)?;
+        Ok(results)
     })
 }
 

@@ -5,7 +5,7 @@ use qbert_train::finetune::{Finetune, TrainingData, finetune_on};
 use serde_json::json;
 
 use super::context::{Context, Step};
-use super::{FINETUNED, Job, Stage, Training};
+use super::{FINETUNED, Job, Stage, Training, hashes};
 use crate::error::{Error, Result};
 
 /// A training run of the job, which continues if it was started before.
@@ -27,17 +27,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         return Ok(());
     }
     let job = context.job;
-    let step = Step {
-        stage: Stage::Finetune,
-        inputs: json!(job.finetune),
-        results: &[
-            "finetuned/config.json",
-            "finetuned/metrics.json",
-            "finetuned/model.safetensors",
-            "finetuned/train.jsonl",
-        ],
-        replaces: &[FINETUNED],
-    };
+    let step = Step { stage: Stage::Finetune, inputs: json!(job.finetune), replaces: &[FINETUNED] };
     context.perform(step, |context| {
         let mut run = training(job, &job.finetune, job.directory.clone(), FINETUNED);
         // The labels of the data, rather than those of a head that the model may have for another task.
@@ -47,6 +37,6 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         let data = TrainingData::read_from(&mut context.checked.shared, &run, None);
         data.and_then(|data| finetune_on(&run, data, context.compute, context.watch))
             .map_err(|error| Error::from(error).of_training("finetune"))?;
-        Ok(())
+        hashes::training_files(&job.out, FINETUNED)
     })
 }

@@ -13,11 +13,10 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     let step = Step {
         stage: Stage::Pack,
         inputs: json!({ "checkpoint": context.checkpoint_hash()? }),
-        results: &[FILE_NAME],
         replaces: &[FILE_NAME],
     };
     context.perform(step, |_| {
         Packing::trained(&checkpoint, job.data.task, &job.command)?.write(&job.path(FILE_NAME))?;
-        Ok(())
+        Ok(vec![FILE_NAME.to_owned()])
     })
 }

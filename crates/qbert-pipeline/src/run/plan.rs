@@ -20,13 +20,14 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     if context.record().edited(&job.out, Stage::Plan)? {
         return keep(context, &inputs);
     }
-    let step = Step { stage: Stage::Plan, inputs, results: &[PLAN], replaces: &[PLAN] };
+    let step = Step { stage: Stage::Plan, inputs, replaces: &[PLAN] };
     context.perform(step, |context| {
         let text = match &job.own_plan {
             Some(path) => super::context::read_text(path)?,
             None => make(context)?,
         };
-        Ok(atomic::write_file(&job.path(PLAN), |writer| writer.write_all(text.as_bytes()))?)
+        atomic::write_file(&job.path(PLAN), |writer| writer.write_all(text.as_bytes()))?;
+        Ok(vec![PLAN.to_owned()])
     })
 }
 

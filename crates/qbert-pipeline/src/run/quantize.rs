@@ -22,14 +22,6 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             "training": job.quantize,
             "quantization": job.qat,
         }),
-        results: &[
-            "checkpoint/config.json",
-            "checkpoint/metrics.json",
-            "checkpoint/model.safetensors",
-            "checkpoint/plan.toml",
-            "checkpoint/ranges.safetensors",
-            "checkpoint/train.jsonl",
-        ],
         replaces: &[CHECKPOINT],
     };
     context.perform(step, |context| {
@@ -41,6 +33,6 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         let data = TrainingData::read_from(&mut context.checked.shared, &run.job, None);
         data.and_then(|data| quantize_on(&run, data, judging, context.compute, context.watch))
             .map_err(|error| Error::from(error).of_training("quantize"))?;
-        Ok(())
+        hashes::training_files(&job.out, CHECKPOINT)
     })
 }

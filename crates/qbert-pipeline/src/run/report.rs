@@ -22,12 +22,7 @@ const FIGURES: &str = "report-figures";
 
 pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     let job = context.job;
-    let step = Step {
-        stage: Stage::Report,
-        inputs: inputs(context)?,
-        results: &[summary::FILE, MODELS, PROVENANCE, "report.html", "report.md", "report.json", CARD],
-        replaces: &[],
-    };
+    let step = Step { stage: Stage::Report, inputs: inputs(context)?, replaces: &[] };
     context.perform(step, |context| {
         let results = Results::gather(context)?;
         write_document(&job.path(summary::FILE), &results.summary)?;
@@ -40,10 +35,12 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             atomic::remove_leftovers(&figures)?;
         }
         let report = qbert_report::read::directory(&job.out)?;
+        let mut written = [summary::FILE, MODELS, PROVENANCE, CARD].map(str::to_owned).to_vec();
         for (name, text) in report.render().files() {
             atomic::write_file(&job.path(name), |writer| writer.write_all(text.as_bytes()))?;
+            written.push(name.to_owned());
         }
-        Ok(())
+        Ok(written)
     })
 }
 

@@ -12,7 +12,7 @@ use qbert_kernels::{Compute, MatMut, MatRef, Start};
 use qbert_quant::{ActivationParams, Error as QuantError, InputMoments, Matrix, QuantParams, Site};
 
 use super::activations::ActivationRanges;
-use super::map;
+use super::{PassDone, map};
 use crate::batch::Batch;
 use crate::bert::{ActivationQuantizer, ActivationTensor, Activations, Bert, Integers, Mode, Pass, WeightCodes};
 use crate::error::Result;
@@ -93,13 +93,14 @@ pub(super) fn compensate(
     matrices: &[Rounded<'_>],
     masters: &mut [f32],
     weights: &mut [f32],
+    pass_done: PassDone<'_>,
 ) -> Result<()> {
     for layer in 0..inputs.ranges.layers() {
         let here = |rounded: &&Rounded<'_>| matches!(rounded.site, Site::Layer(own, _) if own == layer);
         if !matrices.iter().any(|rounded| here(&rounded)) {
             continue;
         }
-        let factors = inputs.factors(layer, weights)?;
+        let factors = inputs.factors(layer, weights, pass_done)?;
         for rounded in matrices.iter().filter(here) {
             let Site::Layer(_, matrix) = rounded.site else { continue };
             let own = &mut masters[rounded.span.clone()];
@@ -113,7 +114,7 @@ pub(super) fn compensate(
 
 impl Inputs<'_> {
     /// The factored moments of what enters the matrices of a layer, by [`INPUTS`].
-    fn factors(&self, layer: usize, weights: &[f32]) -> Result<Vec<InputMoments>> {
+    fn factors(&self, layer: usize, weights: &[f32], pass_done: PassDone<'_>) -> Result<Vec<InputMoments>> {
         let Self { bert, compute, ranges, batches } = *self;
         let mut collector = Collector { ranges, layer, moments: Default::default(), quantized: Vec::new() };
         let mut activations = Activations::for_evaluation();
@@ -123,6 +124,7 @@ impl Inputs<'_> {
             let pass = Pass { compute, weights, batch, mode: Mode::Evaluate };
             let integers = Integers { activations: &mut collector, weights: &no_codes };
             bert.forward_with(pass, Some(integers), &mut activations);
+            pass_done();
         }
         let factor = |input: usize| {
             let moments = &collector.moments[input];

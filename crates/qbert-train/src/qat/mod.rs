@@ -184,11 +184,31 @@ impl Quantization {
     /// # Errors
     /// Weights or activations that are not finite numbers; a batch that does not fit the model.
     pub fn calibrate(&mut self, masters: &mut [f32], calibration: Calibration<'_>) -> Result<()> {
+        self.calibrate_watched(masters, calibration, &mut |_, _| {})
+    }
+
+    /// The same; `progress` gets the number of passes over a batch that are done, and of all.
+    ///
+    /// # Errors
+    /// As [`Quantization::calibrate`].
+    pub fn calibrate_watched(
+        &mut self,
+        masters: &mut [f32],
+        calibration: Calibration<'_>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<()> {
         let Calibration { bert, compute, batches, compensate } = calibration;
+        // Ranges are learned before and after the layers are rounded.
+        let rounds = if compensate { bert.config().layers + 2 } else { 1 };
+        let (mut done, total) = (0, rounds * batches.len());
+        let mut pass = || {
+            done += 1;
+            progress(done, total);
+        };
         self.fit(compute, masters)?;
-        self.learn_ranges(bert, compute, batches)?;
+        self.learn(bert, compute, batches, &mut pass)?;
         if compensate {
-            self.compensate(bert, compute, masters, batches)?;
+            self.round(bert, compute, masters, batches, &mut pass)?;
         }
         Ok(())
     }
@@ -198,6 +218,10 @@ impl Quantization {
     /// # Errors
     /// A batch that does not fit the model, an activation that is not a finite number.
     pub fn learn_ranges(&mut self, bert: &Bert, compute: &Compute, batches: &[Batch]) -> Result<()> {
+        self.learn(bert, compute, batches, &mut || {})
+    }
+
+    fn learn(&mut self, bert: &Bert, compute: &Compute, batches: &[Batch], pass_done: PassDone<'_>) -> Result<()> {
         if self.activations.is_none() {
             return Ok(());
         }
@@ -205,6 +229,7 @@ impl Quantization {
         for batch in batches {
             bert.check(batch)?;
             self.forward(bert, QuantizedPass { compute, batch, mode: Mode::Evaluate }, &mut activations)?;
+            pass_done();
         }
         Ok(())
     }
@@ -216,6 +241,17 @@ impl Quantization {
     /// # Errors
     /// As [`Quantization::learn_ranges`].
     pub fn compensate(&mut self, bert: &Bert, compute: &Compute, masters: &mut [f32], batches: &[Batch]) -> Result<()> {
+        self.round(bert, compute, masters, batches, &mut || {})
+    }
+
+    fn round(
+        &mut self,
+        bert: &Bert,
+        compute: &Compute,
+        masters: &mut [f32],
+        batches: &[Batch],
+        pass_done: PassDone<'_>,
+    ) -> Result<()> {
         let Some(ranges) = self.ranges().cloned() else { return Ok(()) };
         let matrices: Vec<_> = self.weights.matrices().collect();
         // Layers are rounded from the bottom up. Until its turn comes, a layer computes with the weights that its
@@ -224,11 +260,11 @@ impl Quantization {
             self.copy[rounded.span.clone()].copy_from_slice(&masters[rounded.span.clone()]);
         }
         let inputs = compensate::Inputs { bert, compute, ranges: &ranges, batches };
-        compensate::compensate(&inputs, &matrices, masters, &mut self.copy)?;
+        compensate::compensate(&inputs, &matrices, masters, &mut self.copy, pass_done)?;
         self.compensated = true;
         self.quantize(compute, masters, None)?;
         self.activations = Some(RangeLearner::new(bert.config().layers, self.plan.activation().range));
-        self.learn_ranges(bert, compute, batches)
+        self.learn(bert, compute, batches, pass_done)
     }
 
     /// Moves masters that [`Quantization::compensate`] rounded back towards their originals, as far as their codes stay the
@@ -246,6 +282,9 @@ impl Quantization {
         self.weights.straight_through(compute, masters, used, gradients);
     }
 }
+
+/// Called after every pass over a batch of a calibration.
+type PassDone<'a> = &'a mut dyn FnMut();
 
 /// What [`Quantization::calibrate`] quantizes a model with.
 #[derive(Debug, Clone, Copy)]
