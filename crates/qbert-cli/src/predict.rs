@@ -19,7 +19,7 @@ use qbert_tasks::files::{LONGEST_LINE, read_line_limited};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{note, stop};
+use super::{note, printable, stop};
 
 /// The largest number of inputs in one batch.
 const TOGETHER: usize = 256;
@@ -356,7 +356,7 @@ fn was_cut(prediction: &Prediction) -> bool {
 
 fn print(text: &str) -> std::result::Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
+    stdout.write_all(printable(text).as_bytes()).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
         IoErrorKind::BrokenPipe => Failure::ClosedPipe,
         _ => Failure::Error(Error::new(ErrorKind::Environment, format!("cannot write to stdout: {error}"), None)),
     })

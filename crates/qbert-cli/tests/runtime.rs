@@ -420,3 +420,18 @@ fn a_checkpoint_is_packed_without_training() {
     let failed = qbert(home, &bench, "");
     refused(&failed, "--work: A has sequences of 32 tokens, but the model takes at most 16");
 }
+
+#[test]
+fn labels_and_provenance_with_escape_sequences_are_printed_escaped() {
+    let home = tempfile::tempdir().unwrap();
+    // A model whose labels would clear the screen and fake a prompt.
+    std::fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/escape.qbert"), home.path().join("m.qbert"))
+        .unwrap();
+    for arguments in [&["predict", "m.qbert", "hello"][..], &["inspect", "m.qbert"], &["inspect", "m.qbert", "--json"]]
+    {
+        let output = qbert(home.path(), arguments, "");
+        let said = [stdout(&output), String::from_utf8(output.stderr).unwrap()].concat();
+        assert!(said.contains("\\u001b"), "{arguments:?}: {said:?}");
+        assert!(!said.contains(|c: char| c.is_control() && c != '\n' && c != '\t'), "{arguments:?}: {said:?}");
+    }
+}
