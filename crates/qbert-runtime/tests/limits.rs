@@ -42,7 +42,7 @@ fn point_18_long_inputs_are_cut_or_refused() {
     for (session, input) in [
         (tagger(), Input::text(long.clone())),
         (tagger(), Input::words([long.clone()])),
-        (reader(), Input::question("who ?", long.clone())),
+        (reader(), Input::question("who ?", long)),
     ] {
         let error = session.predict_one(input).unwrap_err();
         assert!(matches!(error, Error::InputTooLong { limit: 1_048_576, .. }), "{error}");

@@ -1,6 +1,8 @@
 //! Tokenizer files that are damaged, contradict each other or mean harm: refused with the reason, never a panic, never
 //! more memory or time than their size justifies.
 
+#![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
+
 use std::path::Path;
 
 use qbert_tasks::{Error, Tokenizer, VocabOptions};

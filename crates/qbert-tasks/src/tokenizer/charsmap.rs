@@ -1,4 +1,4 @@
-//! The character map of a `Precompiled` normalizer (SentencePiece), checked before the `spm_precompiled` crate uses it.
+//! The character map of a `Precompiled` normalizer (`SentencePiece`), checked before the `spm_precompiled` crate uses it.
 //!
 //! A map is base64 of: the trie's length in bytes (u32, little-endian), the trie (a Darts double array of u32 units), and
 //! the replacement strings, each ended by a NUL. That crate indexes the trie and slices the strings without any check, so

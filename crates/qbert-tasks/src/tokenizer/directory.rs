@@ -2,7 +2,7 @@
 //!
 //! `tokenizer.json` says everything. Without it, `vocab.txt` is a BERT tokenizer whose settings and added tokens are in
 //! `tokenizer_config.json`, `added_tokens.json` and `special_tokens_map.json`, read as `transformers` reads them. What
-//! needs another program (MeCab for Japanese) is refused, because its pieces would silently be others.
+//! needs another program (`MeCab` for Japanese) is refused, because its pieces would silently be others.
 
 use std::collections::HashMap;
 use std::path::Path;
