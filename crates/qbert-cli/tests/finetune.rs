@@ -86,7 +86,7 @@ fn a_finished_run_evaluates_and_is_not_overwritten() {
     assert!(["negative", "positive"].contains(&answer["label"].as_str().unwrap()), "{answer}");
     let other = eval(&["--task", "ner", "--max-len", "16"]);
     assert_eq!(other.status.code(), Some(2));
-    assert!(stderr(&other).contains("the task ner needs TokenClassification"), "{}", stderr(&other));
+    assert!(stderr(&other).contains("the task ner needs a token classification head"), "{}", stderr(&other));
     // The task's usual length is cut to what the model has; one that was asked for is not.
     let usual = eval(&["--task", "sst2"]);
     assert!(usual.status.success(), "{}", stderr(&usual));

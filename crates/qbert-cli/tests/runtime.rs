@@ -323,7 +323,7 @@ fn a_quantized_directory_its_packed_file_and_what_is_asked_of_it() {
     }
     refused(&qbert(home, &["pack", "tuned", "--out", "x.qbert"], ""), "not a directory that `qbert quantize` wrote");
     let unfit = ["eval", "small/model.qbert", "--task", "ner", "--data", "dev.tsv", "--max-len", "16"];
-    refused(&qbert(home, &unfit, ""), "the task ner needs TokenClassification");
+    refused(&qbert(home, &unfit, ""), "the task ner needs a token classification head");
 }
 
 #[test]
