@@ -63,7 +63,7 @@ pub(crate) struct Options {
     /// 8].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]")]
     embedding_bits: Vec<u32>,
-    /// Groups per embedding table [default: 128, or one per column in a smaller model].
+    /// Groups per embedding table [default: 128, or one per column in a smaller model; 1 in a preset].
     #[arg(long)]
     embedding_groups: Option<String>,
     /// Let the sensitivities of the layers, measured by `qbert analyze`, choose among --bits.

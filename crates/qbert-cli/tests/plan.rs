@@ -84,20 +84,24 @@ fn as_many_layers_as_the_paper_give_the_papers_sizes() {
         ("squad-2-4", "2,4", 5),
     ] {
         let published = planned(&home, &format!("--model bert-base --preset {preset}"));
-        let ours = planned(&home, &format!("--model bert-base --sensitivity base.json --bits {bits} --high {high}"));
+        let ours = planned(
+            &home,
+            &format!("--model bert-base --sensitivity base.json --bits {bits} --high {high} --embedding-groups 1"),
+        );
         assert_eq!(published["paper_mib"], ours["paper_mib"], "{preset}");
         assert_eq!(published["file_bytes"], ours["file_bytes"], "{preset}");
         // A limit of exactly this size gives exactly this plan.
         let megabytes = ours["file_bytes"].as_f64().unwrap() / 1e6;
-        let arguments = format!("--model bert-base --sensitivity base.json --bits {bits} --size");
+        let arguments = format!("--model bert-base --sensitivity base.json --bits {bits} --embedding-groups 1 --size");
         assert_eq!(planned(&home, &format!("{arguments} {megabytes}"))["bits"], ours["bits"]);
         let fewer = planned(&home, &format!("{arguments} {}", megabytes - 1e-6));
         assert_eq!(fewer["origin"]["higher"], serde_json::json!([high - 1]));
     }
     // The six most sensitive layers of the file are those of the paper's plan for SST-2.
-    let ours = planned(&home, "--model bert-base --sensitivity base.json --bits 2,3 --high 6");
+    let ours = planned(&home, "--model bert-base --sensitivity base.json --bits 2,3 --high 6 --embedding-groups 1");
     assert_eq!(ours["bits"], planned(&home, "--model bert-base --preset sst2-2-3")["bits"]);
-    let reversed = planned(&home, "--model bert-base --sensitivity base.json --bits 2,3 --high 6 --reverse");
+    let reversed =
+        planned(&home, "--model bert-base --sensitivity base.json --bits 2,3 --high 6 --reverse --embedding-groups 1");
     assert_eq!(reversed["bits"], planned(&home, "--model bert-base --preset sst2-2-3 --reverse")["bits"]);
     assert_eq!(reversed["paper_mib"], ours["paper_mib"]);
     // A preset with the embedding of App. C.2.

@@ -51,6 +51,8 @@ fn without_sensitivities(home: &Path, out: &str, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_qbert-paper"));
     command.current_dir(home).args(["reproduce", "--task", "mnli", "--train", "train.tsv", "--dev", "dev.tsv"]);
     command.arg("--model").arg(root().join("crates/qbert-train/tests/goldens/tiny-sequence"));
+    // The golden model calls its outputs LABEL_0 to LABEL_2.
+    command.args(["--labels", "contradiction,entailment,neutral"]);
     command.args(["--max-len", "22", "--batch", "4", "--lr", "1e-3", "--out", out]).args(more);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command

@@ -144,10 +144,12 @@ fn details(request: &PlanRequest, shape: &ModelShape, mut plan: Plan) -> Result<
         }
     }
     let mut embedding = *plan.embedding();
-    // The columns of a table are grouped, as many in all tables.
+    // The columns of a table are grouped, as many in all tables. The paper's plans have the paper's groups.
     let columns = shape.tensors.iter().find(|tensor| tensor.site.layer().is_none()).map_or(1, |table| table.cols);
-    let groups = request.embedding_groups.unwrap_or(GroupSpec::default_for(columns));
-    (embedding.word.groups, embedding.position.groups, embedding.token_type.groups) = (groups, groups, groups);
+    let usual = request.preset.is_none().then_some(GroupSpec::default_for(columns));
+    if let Some(groups) = request.embedding_groups.or(usual) {
+        (embedding.word.groups, embedding.position.groups, embedding.token_type.groups) = (groups, groups, groups);
+    }
     if let (Some(&word), Some(&rest)) = (request.embedding_bits.first(), request.embedding_bits.last()) {
         let rest = precision("`plan.embedding_bits`", rest)?;
         embedding.word.bits = precision("`plan.embedding_bits`", word)?;
