@@ -5,6 +5,7 @@
 //! checkpoint ([`Labels::new`]).
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 
 use qbert_quant::nearest;
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Error, Result};
 
 /// An ordered list of distinct label names. A label's id is its position in the list.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Labels {
     names: Vec<String>,
@@ -22,6 +23,18 @@ pub struct Labels {
     numbers_are_ids: bool,
     /// Labels of the data and what the head calls the outputs they stand for, where the two differ.
     mapping: Vec<(String, String)>,
+}
+
+/// Records of settings have it, so it must not depend on the order of a hash map.
+impl fmt::Debug for Labels {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("Labels");
+        shown.field("names", &self.names).field("numbers_are_ids", &self.numbers_are_ids);
+        if !self.mapping.is_empty() {
+            shown.field("mapping", &self.mapping);
+        }
+        shown.finish()
+    }
 }
 
 impl Labels {
