@@ -11,7 +11,8 @@ static SESSIONS: LazyLock<[Session; 3]> = LazyLock::new(|| {
 });
 
 /// Every line is an input for each kind of model; together they get the same bits as alone.
-pub fn run(data: &[u8]) {
+/// Whether any line is an input.
+pub fn run(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data);
     let inputs: Vec<Input> = text.lines().take(8).filter_map(|line| serde_json::from_str(line).ok()).collect();
     for session in &*SESSIONS {
@@ -24,4 +25,5 @@ pub fn run(data: &[u8]) {
             }
         }
     }
+    !inputs.is_empty()
 }

@@ -26,10 +26,11 @@ impl Choices<'_> {
     }
 }
 
-/// Builds the model that the bytes describe, and computes some sequences with every multiplier.
-pub fn run(data: &[u8]) {
+/// Builds the model that the bytes describe, and computes some sequences with every multiplier. Whether there is
+/// such a model.
+pub fn run(data: &[u8]) -> bool {
     let mut choices = Choices(data.iter());
-    let Some(bytes) = model(&mut choices) else { return };
+    let Some(bytes) = model(&mut choices) else { return false };
     let lengths = [1 + choices.below(POSITIONS), 1 + choices.below(POSITIONS), 1 + choices.below(4)];
     let (mut ids, mut segments, mut offsets) = (Vec::new(), Vec::new(), vec![0]);
     for length in lengths {
@@ -51,6 +52,7 @@ pub fn run(data: &[u8]) {
             }
         }
     }
+    true
 }
 
 fn model(choices: &mut Choices<'_>) -> Option<Vec<u8>> {
@@ -90,7 +92,10 @@ fn model(choices: &mut Choices<'_>) -> Option<Vec<u8>> {
         plan: &plan,
         sites: &sites,
         activations: (plan.activation().bits != Precision::Full).then_some(&activations),
-        tokenizer: PackedTokenizer::Vocabulary { text: b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n", options: "{}" },
+        tokenizer: PackedTokenizer::Vocabulary {
+            text: b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n",
+            options: "{}",
+        },
         provenance: &BTreeMap::new(),
     };
     Some(packed_bytes("generated", &contents).expect("contents that fit together"))

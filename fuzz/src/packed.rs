@@ -6,11 +6,13 @@ use serde_json::Value;
 
 const LENGTH: usize = 8;
 
-/// Opens the file and asks it something.
-pub fn run(data: &[u8]) {
+/// Opens the file and asks it something. Whether it could be opened.
+pub fn run(data: &[u8]) -> bool {
     let mut bytes = data.to_vec();
     seal(&mut bytes);
-    let Ok(session) = Session::from_bytes("fuzz.qbert", bytes, SessionOptions::default().threads(1)) else { return };
+    let Ok(session) = Session::from_bytes("fuzz.qbert", bytes, SessionOptions::default().threads(1)) else {
+        return false;
+    };
     let long = "owl saw the owl of ostby , ".repeat(200);
     for text in ["", "the owl of ostby saw two owls .", "\u{1b}[2J \u{fffd} 貓頭鷹 \u{200f}", &long] {
         // An answer or an error, whichever it is.
@@ -21,6 +23,7 @@ pub fn run(data: &[u8]) {
             Head::QuestionAnswering => drop(session.answer(&[("who saw the owl ?", text)])),
         }
     }
+    true
 }
 
 /// Where the header ends, if the file is long enough for the one it claims.

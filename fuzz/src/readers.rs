@@ -6,9 +6,9 @@ use qbert_tasks::{Columns, Features, Format, ReadOptions, Task, Tokenizer, Vocab
 
 const VOCABULARY: &str = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nowl\nof\nsaw\n##s\na\n.\n?\n";
 
-/// The first byte chooses task and format; the rest is the file.
-pub fn run(data: &[u8]) {
-    let Some((&choice, file)) = data.split_first() else { return };
+/// The first byte chooses task and format; the rest is the file. Whether it can be read.
+pub fn run(data: &[u8]) -> bool {
+    let Some((&choice, file)) = data.split_first() else { return false };
     let tasks = [Task::Sst2, Task::Mnli, Task::Conll03, Task::Squad, Task::Classify, Task::Pair, Task::Ner, Task::Qa];
     let task = tasks[usize::from(choice) % tasks.len()];
     let is_table = task.kind().profile().has_columns;
@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
     let options = ReadOptions { columns, format, require_labels: choice & 64 == 0, ..ReadOptions::default() };
     let path = crate::directory("readers").join(if is_table { "data.tsv" } else { "data.json" });
     crate::write(&path, file);
-    let Ok(dataset) = read(task, &[path], &options) else { return };
+    let Ok(dataset) = read(task, &[path], &options) else { return false };
     let tokenizer = Tokenizer::from_vocab("vocab.txt", VOCABULARY.as_bytes(), VocabOptions::default());
     let tokenizer = tokenizer.expect("a vocabulary");
     let _ = statistics(&dataset, Some(&tokenizer), &QaOptions { max_len: 80, ..QaOptions::default() });
@@ -28,4 +28,5 @@ pub fn run(data: &[u8]) {
             let _ = features.batch(&indices, true);
         }
     }
+    true
 }

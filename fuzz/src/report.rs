@@ -15,21 +15,19 @@ const NAMES: [&str; 10] = [
     "train.jsonl",
 ];
 
-/// The first byte chooses a file, or a whole report; the rest is its text.
-pub fn run(data: &[u8]) {
-    let Some((&choice, text)) = data.split_first() else { return };
+/// The first byte chooses a file, or a whole report; the rest is its text. Whether there is a report.
+pub fn run(data: &[u8]) -> bool {
+    let Some((&choice, text)) = data.split_first() else { return false };
     let Some(name) = NAMES.get(usize::from(choice) % (NAMES.len() + 1)) else {
-        if let Ok(report) = read::report(&String::from_utf8_lossy(text), "report.json") {
-            let rendered = report.render();
-            assert!(!rendered.html.contains("<script>alert"), "text of the data reached the page as it is");
-        }
-        return;
+        let Ok(report) = read::report(&String::from_utf8_lossy(text), "report.json") else { return false };
+        let rendered = report.render();
+        assert!(!rendered.html.contains("<script>alert"), "text of the data reached the page as it is");
+        return true;
     };
     let directory = crate::directory("report");
     let path = directory.join(name);
     crate::write(&path, text);
-    if let Ok(report) = read::directory(&directory) {
-        drop(report.render());
-    }
+    let report = read::directory(&directory);
     let _ = std::fs::remove_file(path);
+    report.map(|report| drop(report.render())).is_ok()
 }

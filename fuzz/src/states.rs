@@ -2,9 +2,10 @@
 
 use qbert_train::{sensitivity, state};
 
-/// The first byte chooses; then the header and the data of a state, or the JSON of a part.
-pub fn run(data: &[u8]) {
-    let Some((&choice, rest)) = data.split_first() else { return };
+/// The first byte chooses; then the header and the data of a state, or the JSON of a part. Whether it
+/// is one.
+pub fn run(data: &[u8]) -> bool {
+    let Some((&choice, rest)) = data.split_first() else { return false };
     let directory = crate::directory("states");
     if choice % 2 == 0 {
         let [header, tensors] = crate::parts(rest);
@@ -13,11 +14,11 @@ pub fn run(data: &[u8]) {
         let (mut weights, mut first, mut second) = ([0.0; 8], [0.0; 8], [0.0; 8]);
         let mut targets: [(&str, &mut [f32]); 3] =
             [("weights", &mut weights), ("first", &mut first), ("second", &mut second)];
-        let _ = state::read(&path, &mut targets);
+        state::read(&path, &mut targets).is_ok()
     } else {
         let path = directory.join("sensitivity.1-of-1.json");
         crate::write(&path, &sealed(rest.to_vec()));
-        let _ = sensitivity::merge(&[path], &directory);
+        sensitivity::merge(&[path], &directory).is_ok()
     }
 }
 

@@ -1,8 +1,9 @@
-//! Writes the seed corpora: `cargo run --manifest-path fuzz/Cargo.toml --bin make_seeds`, in the repository's root.
+//! Writes the seed corpora: `cargo run --manifest-path fuzz/Cargo.toml --example make_seeds`, in the repository's root.
 
 use std::path::Path;
 
 use qbert_fuzz::models::packed_models;
+use qbert_train::state::{self, Position};
 
 const BERT: &str = r###"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[
 {"id":0,"content":"[PAD]","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true},
@@ -16,11 +17,41 @@ const BERT: &str = r###"{"version":"1.0","truncation":null,"padding":null,"added
 
 const SEQUENCE: &str = r#""normalizer":{"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Replace","pattern":{"String":"a"},"content":"bb"},{"type":"Strip","strip_left":true,"strip_right":true},{"type":"Lowercase"}]},"#;
 
-const PLAN: &str = "version = 1\n\n[weights]\ngroups = 4\nrange = \"mse\"\nlayer.0 = { query = 2, key = 2, value = 3, \
-attention_output = 4, intermediate = 2, output = 8 }\n\n[embedding]\ngroups = 1\nrange = \"min-max\"\nword = 4\nposition = 8\ntype = 8\n\n\
-[activations]\nbits = 8\nrange = \"min-max\"\n";
+const PLAN: &str = r#"version = 1
 
+[encoder]
+groups = 4
+range = "mse"
+layer.0 = { query = 2, key = 3, value = 3, attention_output = 4, intermediate = 2, output = { bits = 8, groups = "neuron", range = "percentile:99.9" } }
+
+[embedding]
+groups = 1
+range = "min-max"
+word = 4
+position = 8
+type = 32
+
+[activation]
+bits = 8
+range = "min-max"
+"#;
+
+/// A seed that is refused leads nowhere, so each must be good.
 fn write(target: &str, name: &str, bytes: &[u8]) {
+    let run = match target {
+        "packed" => qbert_fuzz::packed::run,
+        "tokenizer" => qbert_fuzz::tokenizer::run,
+        "checkpoint" => qbert_fuzz::checkpoint::run,
+        "plan" => qbert_fuzz::plan::run,
+        "readers" => qbert_fuzz::readers::run,
+        "report" => qbert_fuzz::report::run,
+        "states" => qbert_fuzz::states::run,
+        "inputs" => qbert_fuzz::inputs::run,
+        _ => qbert_fuzz::kernels::run,
+    };
+    if !run(bytes) {
+        panic!("{target}/{name} is refused");
+    }
     let directory = Path::new("fuzz/seeds").join(target);
     std::fs::create_dir_all(&directory).expect("the directory of the seeds");
     std::fs::write(directory.join(name), bytes).expect("a seed");
@@ -56,9 +87,15 @@ fn tokenizers() {
     let end = BERT.find("\"pre_tokenizer\"").expect("what follows");
     let sequence = [&BERT[..start], SEQUENCE, &BERT[end..]].concat();
     write("tokenizer", "sequence", &joined(&[0], &[sequence.as_bytes(), text]));
+    let end = BERT.find("\"normalizer\"").expect("the normalizer");
+    let bpe = r#""normalizer":{"type":"NFC"},"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},"post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},"model":{"type":"BPE","unk_token":"[UNK]","fuse_unk":false,"vocab":{"[PAD]":0,"[UNK]":1,"[CLS]":2,"[SEP]":3,"[MASK]":4,"o":5,"w":6,"l":7,"ow":8,"owl":9},"merges":["o w","ow l"]}}"#;
+    write("tokenizer", "bpe", &joined(&[0], &[[&BERT[..end], bpe].concat().as_bytes(), text]));
+    let unigram = r#""normalizer":{"type":"Sequence","normalizers":[{"type":"Nmt"},{"type":"NFKC"},{"type":"Replace","pattern":{"Regex":" {2,}"},"content":" "}]},"pre_tokenizer":{"type":"Metaspace","replacement":"\u2581","prepend_scheme":"always","split":true},"post_processor":null,"decoder":null,"model":{"type":"Unigram","unk_id":1,"vocab":[["[PAD]",0.0],["[UNK]",0.0],["[CLS]",0.0],["[SEP]",0.0],["[MASK]",0.0],["\u2581owl",-1.5],["o",-3.0],["s",-3.5]]}}"#;
+    write("tokenizer", "unigram", &joined(&[0], &[[&BERT[..end], unigram].concat().as_bytes(), text]));
     let vocabulary = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nowl\n##s\nof\n";
     write("tokenizer", "vocabulary", &joined(&[1], &[vocabulary, br#"{"do_lower_case":true}"#, text]));
-    let added = br#"{"[NEW]": 9, "owlet": 10}"#;
+    let added = br#"{"[NEW]": 9}"#;
+    write("tokenizer", "added", &joined(&[2], &[vocabulary, br#"{"[NEW]": 9, "owlet": 10}"#, b"", b"", text]));
     let settings = br#"{"tokenizer_class":"BertTokenizer","do_lower_case":false,"added_tokens_decoder":{"9":{"content":"[NEW]","lstrip":false,"normalized":true,"rstrip":false,"single_word":true,"special":false}}}"#;
     let special = br#"{"cls_token":"[CLS]","sep_token":{"content":"[SEP]"}}"#;
     write("tokenizer", "directory", &joined(&[2], &[vocabulary, added, settings, special, text]));
@@ -80,7 +117,6 @@ fn checkpoint() {
     // Not zero, which would separate parts.
     let data: Vec<u8> = std::iter::repeat_n(0.5_f32.to_le_bytes().map(|byte| byte | 1), start / 4).flatten().collect();
     write("checkpoint", "classifier", &joined(&[], &[config.as_bytes(), header.as_bytes(), &data]));
-    write("checkpoint", "config-only", &joined(&[], &[config.as_bytes(), b"{}", b""]));
 }
 
 fn readers() {
@@ -92,7 +128,11 @@ fn readers() {
         ("squad", 3, squad.as_bytes()),
         ("classify", 4 | 128, b"text\tlabel\nthe owl\tgood\na owl\tbad\n"),
         ("classify-csv", 4 | 128 | 16, b"text,label\n\"the, owl\",good\na owl,bad\n"),
-        ("classify-jsonl", 4 | 128 | 24, b"{\"text\": \"the owl\", \"label\": \"good\"}\n{\"text\": \"a\", \"label\": 3}\n"),
+        (
+            "classify-jsonl",
+            4 | 128 | 24,
+            b"{\"text\": \"the owl\", \"label\": \"good\"}\n{\"text\": \"a\", \"label\": 3}\n",
+        ),
         ("ner", 6, b"the O\nowl B-BIRD\nof I-BIRD\n\nsaw O\n"),
         ("qa", 7, squad.as_bytes()),
     ];
@@ -110,12 +150,27 @@ fn reports() {
     for (choice, text) in files {
         write("report", &format!("file-{choice}"), &[&[choice], text.as_bytes()].concat());
     }
-    write("report", "whole", &[&[10], br#"{"title":"t","changes":null}"#.as_slice()].concat());
+    let whole = qbert_report::Report::default().to_json();
+    write("report", "whole", &[&[10], whole.as_bytes()].concat());
 }
 
 fn states() {
-    let header = r#"{"__metadata__":{"crc32":"00000000","position":"{\"step\":3,\"epoch\":1}"},"weights":{"dtype":"F32","shape":[8],"data_offsets":[0,32]},"first":{"dtype":"F32","shape":[8],"data_offsets":[32,64]},"second":{"dtype":"F32","shape":[8],"data_offsets":[64,96]}}"#;
-    write("states", "training", &joined(&[0], &[header.as_bytes(), &[1; 96]]));
-    let part = r#"{"format":"qbert-sensitivity-part","version":1,"crc32":"00000000","found":[],"runs":[]}"#;
+    let path = qbert_fuzz::directory("seeds").join("resume.safetensors");
+    let position =
+        Position { steps: 3, evaluated: 1, best: Some((80.5, 1)), ..Position::start(serde_json::json!({"lr": 0.1})) };
+    let values = [0.5; 8];
+    state::write(&path, &position, &[("weights", &values), ("first", &values), ("second", &values)]).expect("a state");
+    let bytes = std::fs::read(&path).expect("the state");
+    let (length, rest) = bytes.split_first_chunk::<8>().expect("a length");
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    write("states", "training", &joined(&[0], &[header, data]));
+    let found = r#""residual": 0.0, "lowest": -0.5, "iterations": 6, "converged": true, "trace": null"#;
+    let part = format!(
+        r#"{{"format": "qbert-sensitivity-part", "version": 1, "crc32": "00000000", "task": "sst2", "model": "m", "layer_parameters": [8, 8],
+"data": {{"sequences": 8, "tokens": 80, "hash": "h"}}, "max_len": 64, "settings": {{"runs": 1, "fraction": 0.1, "max_examples": 4,
+"method": "lanczos", "stop": {{"iterations": 50, "tolerance": 0.01}}, "trace": 0, "seed": 1}}, "shard": {{"part": 1, "of": 1}},
+"runs": [{{"run": 0, "examples": 4, "tokens": 65, "loss": 0.9}}],
+"found": [{{"run": 0, "layer": 0, "eigenvalue": 6.5, {found}}}, {{"run": 0, "layer": 1, "eigenvalue": -1.5, {found}}}]}}"#
+    );
     write("states", "part", &[&[1], part.as_bytes()].concat());
 }
