@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use qbert_model::{Config, Head};
 
+use super::one_line;
+
 /// The model's numbers and what it is for.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Described {
@@ -41,6 +43,10 @@ impl Described {
         self
     }
 
+    fn label_list(&self) -> String {
+        self.labels.iter().map(|label| one_line(label)).collect::<Vec<_>>().join(", ")
+    }
+
     /// Encoder, tokens and head, a line each.
     pub(super) fn lines(&self) -> String {
         let mut text = String::new();
@@ -51,8 +57,8 @@ impl Described {
             }
             Head::None => "none (fine-tune it for a task first)".to_owned(),
             Head::QuestionAnswering => "question answering".to_owned(),
-            Head::SequenceClassification => format!("sequence classification: {}", self.labels.join(", ")),
-            Head::TokenClassification => format!("token classification: {}", self.labels.join(", ")),
+            Head::SequenceClassification => format!("sequence classification: {}", self.label_list()),
+            Head::TokenClassification => format!("token classification: {}", self.label_list()),
         };
         let _ = writeln!(text, "  encoder     {layers} layers, hidden {hidden}, feed-forward {wide}, {heads} heads");
         let _ = writeln!(text, "  tokens      vocabulary {}, up to {} positions", self.vocab_size, self.max_positions);

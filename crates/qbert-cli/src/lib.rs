@@ -239,6 +239,11 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
+/// A name from a file for the middle of a line: a line break in it must not begin a line of its own.
+pub(crate) fn one_line(name: &str) -> String {
+    name.replace('\n', "\\n").replace('\t', "\\t")
+}
+
 /// The threads and kernels to compute with: the given number of threads, or one per core.
 pub fn compute(threads: Option<usize>) -> Result<qbert_kernels::Compute> {
     let threads = threads.unwrap_or_else(qbert_kernels::Threads::available);
@@ -279,13 +284,14 @@ pub fn json(value: &impl serde::Serialize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::printable;
+    use super::{one_line, printable};
 
     #[test]
     fn escape_sequences_never_reach_the_terminal() {
         assert_eq!(printable("ok\t\nü 字"), "ok\t\nü 字");
         assert_eq!(printable("a\u{1b}[2Jb\r\u{9b}m\u{7}"), "a\\u001b[2Jb\\u000d\\u009bm\\u0007");
         assert_eq!(printable("ab\u{202e}dc"), "ab\\u202edc");
+        assert_eq!(one_line("a\nfake\tline"), "a\\nfake\\tline");
         let json = serde_json::json!({ "label": "\u{9b}31m\u{1b}" }).to_string();
         let back: serde_json::Value = serde_json::from_str(&printable(&json)).unwrap_or_default();
         assert_eq!(back["label"], "\u{9b}31m\u{1b}");

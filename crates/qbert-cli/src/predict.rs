@@ -19,7 +19,7 @@ use qbert_tasks::files::{LONGEST_LINE, read_line_limited};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{note, printable, stop};
+use super::{note, one_line, printable, stop};
 
 /// The largest number of inputs in one batch.
 const TOGETHER: usize = 256;
@@ -411,14 +411,14 @@ fn for_people(input: &Input, prediction: &Prediction) -> String {
     match prediction {
         Prediction::Classification(Classification { label, probability, removed, .. }) => {
             let cut = if *removed > 0 { format!("  (the last {removed} pieces were cut off)") } else { String::new() };
-            let _ = writeln!(text, "{label}  {:.2} %  {shown}{cut}", 100.0 * probability);
+            let _ = writeln!(text, "{}  {:.2} %  {shown}{cut}", one_line(label), 100.0 * probability);
         }
         Prediction::Tagging(Tagging { entities, .. }) => {
             let _ = writeln!(text, "{shown}");
             for entity in entities {
                 let (place, sure) = (&entity.characters, 100.0 * entity.probability);
-                let _ =
-                    writeln!(text, "  {}  {}  {}..{}  {sure:.2} %", entity.kind, entity.text, place.start, place.end);
+                let kind = one_line(&entity.kind);
+                let _ = writeln!(text, "  {kind}  {}  {}..{}  {sure:.2} %", entity.text, place.start, place.end);
             }
         }
         Prediction::Answers(Answers { answers, .. }) => {

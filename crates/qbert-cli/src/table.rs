@@ -1,5 +1,7 @@
 //! Small aligned tables for the terminal.
 
+use super::one_line;
+
 /// Rows of text whose columns are padded to equal width: the first to the left, the others to the right.
 #[derive(Debug, Default)]
 pub struct Table {
@@ -14,7 +16,7 @@ impl Table {
 
     /// Adds a row.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.into());
+        self.rows.push(cells.iter().map(|cell| one_line(cell)).collect());
     }
 }
 

@@ -99,6 +99,19 @@ fn every_json_output_names_its_format_and_fits_its_schema() {
     keep(json("compare ner small.qbert --task ner --data @/ner/dev.conll --max-len 96"));
     keep(json(&format!("compare run/finetuned run/model.qbert {CLASSIFY} --data @/classify/dev.tsv")));
     keep(json("compare qa qa --task qa --data @/qa/dev.json --max-len 96"));
+    // Fields that are there only if there is something to say.
+    let squad = r#"{"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": "the owl saw a fox", "qas": [
+        {"id": "1", "question": "who ?", "answers": [{"text": "the owl", "answer_start": 0}], "is_impossible": false},
+        {"id": "2", "question": "why ?", "answers": [], "is_impossible": true}]}]}]}"#;
+    std::fs::write(place.path().join("v2.json"), squad).unwrap();
+    let left_out = keep(json("eval qa --task qa --data v2.json --max-len 96"));
+    assert_eq!((&left_out["left_out"]["count"], &left_out["examples"]), (&1.into(), &1.into()));
+    let columns = CLASSIFY.replace("--max-len 96", "");
+    let tsv = std::fs::read_to_string(repository().join("examples/classify/dev.tsv")).unwrap();
+    std::fs::write(place.path().join("numbers.tsv"), tsv.replace("\tdry", "\t7")).unwrap();
+    let labels = "--labels 7=dry,icy=icy,muddy=muddy";
+    let mapped = keep(json(&format!("eval run/finetuned {columns} --data numbers.tsv --max-len 96 {labels}")));
+    assert_eq!(mapped["label_map"], serde_json::json!([["7", "dry"]]));
     // `fetch` needs the network or a cache; its schema is of what it prints in both cases.
     keep(fits(r#"{"format": "qbert-fetch", "version": 1, "path": "cache/minilm", "cached": true}"#));
 

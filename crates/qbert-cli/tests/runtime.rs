@@ -432,6 +432,7 @@ fn labels_and_provenance_with_escape_sequences_are_printed_escaped() {
         let output = qbert(home.path(), arguments, "");
         let said = [stdout(&output), String::from_utf8(output.stderr).unwrap()].concat();
         assert!(said.contains("\\u001b"), "{arguments:?}: {said:?}");
+        assert!(!said.contains("\nfake"), "a label begins a line of its own: {said:?}");
         assert!(!said.contains(|c: char| c.is_control() && c != '\n' && c != '\t'), "{arguments:?}: {said:?}");
     }
 }

@@ -270,3 +270,11 @@ fn point_6_added_tokens_are_those_of_transformers() {
         }
     }
 }
+
+#[test]
+fn two_tokens_with_one_id_are_refused() {
+    let mut changed = definition();
+    changed["model"]["vocab"]["the"] = 3.into();
+    let error = read(&changed).expect_err("refused").to_string();
+    assert!(error.contains("have the same id, 3"), "{error}");
+}

@@ -268,7 +268,8 @@ fn check_vocabulary(value: Option<&Value>, is_list: bool) -> Checked {
     match value {
         Some(Value::Object(vocabulary)) if !is_list => {
             count(vocabulary.len())?;
-            vocabulary.iter().try_for_each(|(token, id)| check_token(token, id))
+            vocabulary.iter().try_for_each(|(token, id)| check_token(token, id))?;
+            check_distinct(vocabulary)
         }
         Some(Value::Array(vocabulary)) if is_list => {
             count(vocabulary.len())?;
@@ -279,6 +280,19 @@ fn check_vocabulary(value: Option<&Value>, is_list: bool) -> Checked {
             vocabulary.iter().try_for_each(token)
         }
         _ => Err("the vocabulary of `model` is missing".to_owned()),
+    }
+}
+
+/// Two tokens with one id: only one of them would survive being packed.
+fn check_distinct(vocabulary: &Map<String, Value>) -> Checked {
+    let mut tokens: Vec<(Option<u64>, &String)> = vocabulary.iter().map(|(token, id)| (id.as_u64(), token)).collect();
+    tokens.sort_unstable();
+    match tokens.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        None => Ok(()),
+        Some(pair) => {
+            let [one, other] = [pair[0].1, pair[1].1].map(|token| shortened(token, 40));
+            Err(format!("the tokens {one:?} and {other:?} have the same id, {}", pair[0].0.unwrap_or(0)))
+        }
     }
 }
 
