@@ -472,7 +472,7 @@ fn order_hint(data: &[String], outputs: &[String]) -> String {
     let pairs: Vec<String> = data.iter().map(|raw| format!("{raw}=OUTPUT")).collect();
     let pairs = pairs.join(",");
     format!(
-        "the model's authors know: give `read.labels` {pairs} with the right one of {} for each OUTPUT, or `read.labels` with the names of all outputs in their order",
+        "look it up in the model's documentation, then give `read.labels` {pairs}, with one of {} for each OUTPUT, or `read.labels` with the labels in the order of the outputs",
         listed(outputs)
     )
 }
