@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use qbert_documents::{Answer, Changes};
-use qbert_model::Config;
 use qbert_pipeline::comparison::{Answered, Comparison, compare};
 use qbert_pipeline::{Error, ErrorKind, Result};
+use qbert_quant::shorten;
 use qbert_runtime::{Session, SessionOptions};
 use qbert_tasks::DataSource;
 
 use super::progress::Progress;
 use super::reading::Reading;
 use super::table::file_size;
-use super::{compute, model, print, versioned_json};
+use super::{compute, model, one_line, print, versioned_json};
 
 /// Compare a small model with the checkpoint it was made from.
 #[derive(Debug, Args)]
@@ -87,19 +87,18 @@ fn check(options: &Options) -> Result<()> {
 fn answers(options: &Options, name: &str, quiet: bool) -> Result<Answered> {
     let mut progress = Progress::new("compare", quiet);
     let watch = |done, total| progress.at(done, total, "");
-    let source = |positions: usize| -> Result<DataSource> {
+    let source = |max_len: usize| -> Result<DataSource> {
         let (task, read) = (options.reading.task()?, options.reading.options(false)?);
-        let max_len = options.reading.max_len_within(positions)?;
         Ok(DataSource { task, files: vec![options.data.clone()], read, max_len })
     };
     let compute = compute(options.threads)?;
     if Path::new(name).is_file() {
         let session = Session::open(name, SessionOptions::default().threads(compute.threads().count()))?;
-        return Answered::by_packed(&session, &source(session.config().max_positions)?, watch);
+        let max_len = options.reading.max_len_within(session.config().max_positions)?;
+        return Answered::by_packed(&session, &source(max_len)?, watch);
     }
     let directory = model::directory(name, quiet)?;
-    let positions = Config::read(&directory.join("config.json"))?.max_positions;
-    Answered::by_checkpoint(&directory, &source(positions)?, &compute, watch)
+    Answered::by_checkpoint(&directory, &source(options.reading.max_len(&directory)?)?, &compute, watch)
 }
 
 /// The limit that the candidate misses, in words.
@@ -166,22 +165,13 @@ fn changes(found: &Changes) -> String {
     let mut text = format!("\n{} {flipped} changed{of_gold}; the largest changes\n", found.flipped);
     for change in &found.examples {
         let answer = |answer: &Answer| match answer.confidence {
-            Some(sure) => format!("{} {:.1} %", answer.label, 100.0 * sure),
-            None => answer.label.clone(),
+            Some(sure) => format!("{} {:.1} %", one_line(&answer.label), 100.0 * sure),
+            None => one_line(&answer.label),
         };
-        let gold = change.gold.as_ref().map(|gold| format!(" (right: {gold})")).unwrap_or_default();
+        let gold = change.gold.as_ref().map(|gold| format!(" (right: {})", one_line(gold))).unwrap_or_default();
         let _ = writeln!(text, "  {} -> {}{gold}", answer(&change.before), answer(&change.after));
-        let _ = writeln!(text, "      {}", shortened(&change.text));
+        let line = change.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let _ = writeln!(text, "      {}", shorten(&line));
     }
     text
-}
-
-/// A text in one line of the terminal.
-fn shortened(text: &str) -> String {
-    const MOST: usize = 160;
-    let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if line.chars().count() <= MOST {
-        return line;
-    }
-    line.chars().take(MOST - 1).chain(['…']).collect()
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{fail, has_logged, prepare, prepare_with, qbert, stderr, succeed};
+use common::{fail, files, has_logged, prepare, prepare_with, qbert, stderr, succeed};
 use qbert_model::Head;
 
 const DATA: &str = "--task sst2 --train train.tsv --dev dev.tsv --max-len 16";
@@ -165,22 +165,9 @@ fn a_second_job_in_the_same_directory_is_refused() {
     }
 }
 
-/// All files below a directory but times and what was put away.
-fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![directory.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.strip_prefix(directory).unwrap().to_string_lossy().into_owned();
-            if path.is_dir() {
-                folders.extend((name != "old").then_some(path));
-            } else if name != "times.jsonl" {
-                found.insert(name, std::fs::read(&path).unwrap());
-            }
-        }
-    }
-    found
+/// All files of a run but for what was put away.
+fn kept_files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    files(directory).into_iter().filter(|(name, _)| !name.starts_with("old/")).collect()
 }
 
 /// Issue 17, point 23.
@@ -195,7 +182,7 @@ fn a_result_that_is_deleted_is_made_again_with_the_same_bytes() {
     );
     succeed(home, &run);
     let directory = home.join("run");
-    let expected = files(&directory);
+    let expected = kept_files(&directory);
     for name in ["finetuned/vocab.txt", "checkpoint/activations.json", "landscape.json"] {
         assert!(expected.contains_key(name), "{name}");
     }
@@ -211,7 +198,7 @@ fn a_result_that_is_deleted_is_made_again_with_the_same_bytes() {
         let output = qbert(home, &run);
         let said = stderr(&output);
         assert!(output.status.success() && said.contains(" is gone"), "{name}: {said}");
-        let found = files(&directory);
+        let found = kept_files(&directory);
         let different = expected.keys().chain(found.keys()).find(|name| expected.get(*name) != found.get(*name));
         assert_eq!(different, None, "after {name} was deleted");
     }

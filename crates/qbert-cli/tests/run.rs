@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::home::Home;
-use common::{fail, has_logged, kill_when, prepare, prepare_with, qbert, stderr, succeed};
+use common::{fail, files, has_logged, kill_when, prepare, prepare_with, qbert, stderr, succeed};
 use qbert_model::Head;
 use serde_json::Value;
 
@@ -39,24 +39,6 @@ const FILES: [&str; 18] = [
     "sensitivity.json",
     "summary.json",
 ];
-
-/// All files below a directory, without the times.
-fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![directory.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.strip_prefix(directory).unwrap().to_string_lossy().into_owned();
-            if path.is_dir() {
-                folders.push(path);
-            } else if name != "times.jsonl" {
-                found.insert(name, std::fs::read(&path).unwrap());
-            }
-        }
-    }
-    found
-}
 
 fn same(ours: &BTreeMap<String, Vec<u8>>, theirs: &BTreeMap<String, Vec<u8>>) {
     assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());

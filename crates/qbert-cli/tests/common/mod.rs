@@ -5,6 +5,7 @@
 
 pub(crate) mod home;
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -95,4 +96,22 @@ pub(crate) fn kill_when(command: &mut Command, mut moment: impl FnMut() -> bool)
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// All files below a directory, without the times.
+pub(crate) fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![directory.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(directory).unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name != "times.jsonl" {
+                found.insert(name, std::fs::read(&path).unwrap());
+            }
+        }
+    }
+    found
 }

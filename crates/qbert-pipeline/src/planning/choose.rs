@@ -83,7 +83,7 @@ impl Mixed<'_> {
         let granularity = self.request.granularity.unwrap_or_default();
         let (sites, size_budget) = (self.open_sites().collect::<Vec<Site>>(), self.size_budget(&limit)?);
         // Before the weights are read, which may take a while.
-        self.check_budget(megabytes)?;
+        size_budget.check(self.smallest(&sites)?).map_err(of_budget)?;
         let open = self.price(&sites, threads, watch)?;
         let best = within(&open, &self.widths, granularity, size_budget).map_err(of_budget)?;
         let mut plan = self.base.clone();
