@@ -25,6 +25,12 @@ fn every_instruction_set_of_this_cpu_is_found() {
     assert!(found.iter().all(|name| KERNEL_NAMES.contains(name)));
 }
 
+/// Whether Linux says that the CPU has tiles. There is no other way to ask but the one that the kernels use.
+#[cfg(target_arch = "x86_64")]
+fn has_tiles() -> bool {
+    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains(" amx_int8"))
+}
+
 #[test]
 fn every_multiplier_of_this_cpu_is_found() {
     let found: Vec<&str> = Multiplier::supported().iter().map(|multiplier| multiplier.name()).collect();
@@ -33,11 +39,16 @@ fn every_multiplier_of_this_cpu_is_found() {
     let mut expected = Vec::new();
     #[cfg(target_arch = "x86_64")]
     {
-        let vnni = sets.contains(&"avx512") && is_x86_feature_detected!("avx512vnni");
+        let (avx512, avx2) = (sets.contains(&"avx512"), sets.contains(&"avx2"));
+        let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+        let amx = vnni && has_tiles();
+        expected.extend(amx.then_some("amx"));
         expected.extend(vnni.then_some("avx512-vnni"));
-        expected.extend(sets.contains(&"avx2").then_some("avx2"));
+        expected.extend(avx512.then_some("avx512"));
+        expected.extend((avx2 && is_x86_feature_detected!("avxvnni")).then_some("avx-vnni"));
+        expected.extend(avx2.then_some("avx2"));
     }
-    expected.push("portable");
+    expected.extend(["portable", "amx-software"]);
     assert_eq!(found, expected);
     assert!(found.iter().all(|name| Multiplier::NAMES.contains(name)));
     assert_eq!(Kernels::best().multiplier().name(), expected[0], "the best kernels have the best multiplier");
@@ -45,6 +56,7 @@ fn every_multiplier_of_this_cpu_is_found() {
     for kernels in Kernels::supported() {
         let best = match kernels.name() {
             "avx512" => expected[0],
+            "avx2" if expected.contains(&"avx-vnni") => "avx-vnni",
             "avx2" => "avx2",
             _ => "portable",
         };

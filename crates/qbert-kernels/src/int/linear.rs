@@ -139,6 +139,7 @@ impl<'a> Plan<'a> {
         let mut scratch = compute.scratch(Buffers::bytes(self, rows.len()));
         let mut buffers = Buffers::new(self, rows.len(), scratch.parts());
         compute.kernels().run(RowTerms { input: self.input, first: rows.start, terms: buffers.row_terms });
+        let _products = self.multiplier.begin();
         for panel in panels {
             // SAFETY: the panel's neurons of these rows are this task's part of the target.
             unsafe { self.run_panel(compute, panel, rows.clone(), &mut buffers) };
@@ -164,7 +165,7 @@ impl<'a> Plan<'a> {
                 a_row: codes.stride(),
                 cells,
                 half_step,
-                steps: self.weights.blocks() * BLOCK_CELLS,
+                steps: self.padded_steps(),
                 bits: self.weights.bits(),
                 start: &start,
                 sums,
@@ -180,16 +181,29 @@ impl<'a> Plan<'a> {
     fn panel<'b>(&'b self, panel: usize, room: &'b mut [u8]) -> (&'b [u8], usize) {
         let tiles = 2 * panel..self.weights.tiles().min(2 * panel + 2);
         let (bits, both) = (self.weights.bits(), tiles.len() == 2);
-        if bits == 8 && self.multiplier.reads_stored_cells() {
+        let padded = self.padded_steps() != self.steps();
+        if bits == 8 && !padded && self.multiplier.reads_stored_cells() {
             let stored = self.weights.tile_range(tiles);
             return (stored, if both { stored.len() / 2 } else { 0 });
         }
         let half = room.len() / 2;
         for (tile, cells) in tiles.zip(room.chunks_exact_mut(half)) {
-            self.multiplier.widen(bits, self.weights.tile(tile), cells);
+            let (stored, padding) = cells.split_at_mut(self.steps() * CELL);
+            self.multiplier.widen(bits, self.weights.tile(tile), stored);
+            padding.fill(0);
             self.multiplier.rearrange(cells);
         }
         (room, if both { half } else { 0 })
+    }
+
+    /// Cells of a tile of weights.
+    fn steps(&self) -> usize {
+        self.weights.blocks() * BLOCK_CELLS
+    }
+
+    /// Cells that the multiplier is given. The codes of a row, padded to whole cache lines, are at least as long.
+    fn padded_steps(&self) -> usize {
+        self.multiplier.padded_steps(self.steps())
     }
 
     /// What the sums of a panel start from: `-z·ΣW`, the zero point as the stored codes have it.
@@ -212,7 +226,7 @@ struct Buffers<'a> {
 
 impl<'a> Buffers<'a> {
     fn lengths(plan: &Plan<'_>) -> (usize, usize) {
-        let cells = 2 * plan.weights.blocks() * BLOCK_CELLS * CELL;
+        let cells = 2 * plan.padded_steps() * CELL;
         (cells, plan.multiplier.rows(plan.weights.bits()) * PANEL)
     }
 
