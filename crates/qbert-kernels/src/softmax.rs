@@ -272,7 +272,7 @@ impl Kernel for LogSumExp<'_> {
     fn run<S: Simd>(self, simd: S) -> f32 {
         let max = row_max(simd, self.0);
         let [total] = sums(simd, &ShiftedExp(max), [self.0]);
-        (f64::from(max) + f64::from(total).ln()) as f32
+        (f64::from(max) + libm::log(f64::from(total))) as f32
     }
 }
 

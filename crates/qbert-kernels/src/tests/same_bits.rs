@@ -305,7 +305,7 @@ fn vector_kernels() {
 #[test]
 fn matrix_products() {
     // Small ones, and large ones with edges in every direction: blocks of 256 deep and 384 wide.
-    for shape in [(1, 1, 1), (3, 5, 7), (13, 9, 300), (2, 33, 17), (67, 70, 64), (97, 401, 270)] {
+    for shape in [(1, 1, 1), (3, 5, 7), (13, 9, 300), (2, 33, 17), (67, 70, 64), (50, 401, 270)] {
         for numbers in Numbers::ALL {
             assert_same(&format!("{shape:?} {numbers:?}"), |kernels| {
                 let mut results = Results::new();
