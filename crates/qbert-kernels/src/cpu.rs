@@ -16,8 +16,8 @@ pub const KERNEL_NAMES: &[&str] = InstructionSet::NAMES;
 
 /// The kernels of one instruction set that this CPU has, and the integer multiplier that goes with them.
 ///
-/// The results of one `Kernels` are the same bytes on every run and machine. Two different instruction sets may differ
-/// in the last bits of floats (never in dropout masks); multipliers never differ.
+/// All instruction sets and multipliers give the same bytes, on every run and machine; only the sign and payload of a
+/// NaN are the CPU's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernels {
     set: InstructionSet,

@@ -3,13 +3,13 @@
 //! Rows may hold -∞ (probability 0) beside at least one finite number; a row that is all -∞, or
 //! contains +∞ or NaN, gives NaN. Accuracy against f64 (tested): with `z = scale · (max - x)`,
 //! probabilities within `4e-7 + 1.3e-7·z` relative (the exponent's own rounding grows with z); below
-//! 1e-38 they are 0. Softmax adds up vector after vector, then the lanes by a tree; the other sums go
-//! in the order of `simd::loops::sums`.
+//! 1e-38 they are 0. Softmax adds up sixteen lanes, group after group, then the lanes by a tree; the
+//! other sums go in the order of `simd::loops::sums`.
 
 use crate::cpu::Kernels;
-use crate::simd::loops::{Elementwise, Map, Terms, sums};
+use crate::simd::loops::{Elementwise, LaneSums, Map, Terms, sums};
 use crate::simd::math::exp;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Kernel, SUM_LANES, Simd};
 
 struct SoftmaxRows<'a> {
     rows: &'a mut [f32],
@@ -36,20 +36,21 @@ fn row_max<S: Simd>(simd: S, row: &[f32]) -> f32 {
 #[inline(always)]
 fn exponentials<S: Simd>(simd: S, row: &mut [f32], max: f32, scale: f32) -> f32 {
     let (max, scale) = (simd.splat(max), simd.splat(scale));
-    let mut total = simd.splat(0.0);
-    let mut chunks = row.chunks_exact_mut(S::LANES);
-    for chunk in &mut chunks {
-        let value = exp(simd, simd.mul(simd.sub(simd.load(chunk), max), scale));
-        simd.store(chunk, value);
-        total = simd.add(total, value);
+    let mut total = LaneSums::zero(simd);
+    let mut groups = row.chunks_exact_mut(SUM_LANES);
+    for group in &mut groups {
+        for (part, chunk) in group.chunks_exact_mut(S::LANES).enumerate() {
+            let value = exp(simd, simd.mul(simd.sub(simd.load(chunk), max), scale));
+            simd.store(chunk, value);
+            total.add_vector(simd, part, value);
+        }
     }
-    let tail = chunks.into_remainder();
-    if !tail.is_empty() {
+    for (part, tail) in groups.into_remainder().chunks_mut(S::LANES).enumerate() {
         let value = exp(simd, simd.mul(simd.sub(simd.load_partial(tail), max), scale));
         simd.store_partial(tail, value);
-        total = simd.add(total, simd.select_first(tail.len(), value, simd.splat(0.0)));
+        total.add_vector(simd, part, simd.select_first(tail.len(), value, simd.splat(0.0)));
     }
-    simd.reduce_sum(total)
+    total.total(simd)
 }
 
 /// Rows of at most this many vectors stay in registers from start to end.
@@ -99,13 +100,13 @@ fn short_rows<S: Simd, const VECTORS: usize>(simd: S, rows: &mut [f32], cols: us
                 highest = simd.max(highest, value);
             }
             let max = simd.splat(simd.reduce_max(highest));
-            let mut total = simd.splat(0.0);
-            for value in values.iter_mut() {
+            let mut total = LaneSums::zero(simd);
+            for (vector, value) in values.iter_mut().enumerate() {
                 // Lanes beyond the row hold -∞ and become 0.
                 *value = exp(simd, simd.mul(simd.sub(*value, max), factor));
-                total = simd.add(total, *value);
+                total.add_vector(simd, vector, *value);
             }
-            let share = simd.splat(1.0 / simd.reduce_sum(total));
+            let share = simd.splat(1.0 / total.total(simd));
             for value in values.iter_mut() {
                 *value = simd.mul(*value, share);
             }
@@ -271,7 +272,7 @@ impl Kernel for LogSumExp<'_> {
     fn run<S: Simd>(self, simd: S) -> f32 {
         let max = row_max(simd, self.0);
         let [total] = sums(simd, &ShiftedExp(max), [self.0]);
-        (f64::from(max) + f64::from(total).ln()) as f32
+        (f64::from(max) + libm::log(f64::from(total))) as f32
     }
 }
 

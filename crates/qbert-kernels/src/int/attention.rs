@@ -238,11 +238,13 @@ impl Head<'_> {
     fn write_probabilities(&self, rows: usize, buffers: &mut Buffers<'_>) {
         let shape = self.shape;
         let (scores_row, codes_row) = (shape.scores_row(), shape.codes_row());
+        // Finite, so that the largest score of a row has the exponent 0 whatever the steps are; as in training.
+        let scale = self.input.query.1.step * self.input.key.1.step / (shape.head_size as f32).sqrt();
         self.compute.kernels().run(SoftmaxRows {
             scores: &mut buffers.scores[..rows * scores_row],
             scores_row,
             count: shape.tokens,
-            scale: self.input.query.1.step * self.input.key.1.step / (shape.head_size as f32).sqrt(),
+            scale: scale.clamp(f32::MIN_POSITIVE, f32::MAX),
             codes: &mut buffers.codes[..rows * codes_row],
             codes_row,
             sums: &mut buffers.code_sums[..rows],

@@ -5,8 +5,7 @@
 //! ```
 //!
 //! The integers are exact. Every float operation is then rounded separately, in exactly this order and never fused, so
-//! that `y`, and the codes made from it, have the same bits on every instruction set. GELU agrees between instruction
-//! sets only to its stated accuracy, as in training.
+//! that `y`, and the codes made from it, have the same bits on every instruction set. GELU is that of training.
 
 use super::codes::{Quantizer, QuantizerLanes};
 use super::params::LinearParams;

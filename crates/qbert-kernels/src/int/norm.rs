@@ -2,8 +2,7 @@
 //!
 //! The hidden state is one f32 matrix that stays in place: a linear layer adds its result to it, LayerNorm overwrites it,
 //! and the codes that the next linear layer reads are written in the same pass. The arithmetic and the order of every
-//! sum are those of [`crate::Kernels::layer_norm_forward`], so on one instruction set training and inference agree to
-//! the last bit.
+//! sum are those of [`crate::Kernels::layer_norm_forward`], so training and inference agree to the last bit.
 
 use super::codes::{Codes, Quantizer, QuantizerLanes};
 use super::epilogue;

@@ -3,10 +3,11 @@
 //! The arithmetic and the order of the sum are those of [`crate::Kernels::softmax`] (scores below 2^24 are exact in f32),
 //! so probabilities have the same bits; a code is `round_half_even(255 · p)`.
 
+use crate::simd::loops::LaneSums;
 use crate::simd::math::exp_of_each;
 use crate::simd::{Kernel, Simd};
 
-/// Vectors whose exponentials are computed at once.
+/// Vectors whose exponentials are computed at once: whole groups of the lanes of a sum.
 const TOGETHER: usize = 4;
 
 /// Turns rows of scores into codes.
@@ -59,7 +60,7 @@ fn row_max<S: Simd>(simd: S, scores: &[i32]) -> i32 {
 #[inline(always)]
 fn exponentials<S: Simd>(simd: S, scores: &mut [i32], count: usize, max: i32, scale: f32) -> f32 {
     let (max, scale) = (simd.splat_u32(max.cast_unsigned()), simd.splat(scale));
-    let mut total = simd.splat(0.0);
+    let mut total = LaneSums::zero(simd);
     let exponent = |part: &[i32]| {
         // SAFETY: a whole vector is there.
         let score = unsafe { simd.load_i32_ptr(part.as_ptr()) };
@@ -73,10 +74,10 @@ fn exponentials<S: Simd>(simd: S, scores: &mut [i32], count: usize, max: i32, sc
             *value = exponent(part);
         }
         let values = exp_of_each(simd, values);
-        for (&value, part) in values.iter().zip(several.chunks_exact_mut(S::LANES)) {
+        for (index, (&value, part)) in values.iter().zip(several.chunks_exact_mut(S::LANES)).enumerate() {
             // SAFETY: a whole vector is there; integers may hold any bits.
             unsafe { simd.store_ptr(part.as_mut_ptr().cast(), value) };
-            total = simd.add(total, value);
+            total.add_vector(simd, index, value);
         }
     }
     for (index, part) in rest.chunks_exact_mut(S::LANES).enumerate() {
@@ -85,9 +86,9 @@ fn exponentials<S: Simd>(simd: S, scores: &mut [i32], count: usize, max: i32, sc
         let value = simd.select_first(left, value, simd.splat(0.0));
         // SAFETY: as above.
         unsafe { simd.store_ptr(part.as_mut_ptr().cast(), value) };
-        total = simd.add(total, value);
+        total.add_vector(simd, index, value);
     }
-    simd.reduce_sum(total)
+    total.total(simd)
 }
 
 /// `round(255 · share · e)` minus 128; returns the sum without the 128.
