@@ -8,7 +8,7 @@
 
 use crate::cpu::Kernels;
 use crate::simd::loops::{Elementwise, LaneSums, Map, Terms, sums};
-use crate::simd::math::exp;
+use crate::simd::math::{EXP2_LOWEST, exp, exp2_of_each};
 use crate::simd::{Kernel, SUM_LANES, Simd};
 
 struct SoftmaxRows<'a> {
@@ -32,21 +32,35 @@ fn row_max<S: Simd>(simd: S, row: &[f32]) -> f32 {
     simd.reduce_max(highest)
 }
 
+/// `e^(scale·z)` is `2^(binary_scale(scale)·z)`. Finite, so that a difference of 0 stays 0 whatever the scale.
+#[inline(always)]
+pub(crate) fn binary_scale(scale: f32) -> f32 {
+    (scale * std::f32::consts::LOG2_E).min(f32::MAX)
+}
+
+/// `2^(scale·(x - max))`, 0 where that would not be a normal number.
+#[inline(always)]
+fn exponential<S: Simd>(simd: S, x: S::F32, max: S::F32, scale: S::F32) -> S::F32 {
+    let exponent = simd.mul(simd.sub(x, max), scale);
+    let [value] = exp2_of_each(simd, [exponent]);
+    simd.select_less(exponent, simd.splat(EXP2_LOWEST), simd.splat(0.0), value)
+}
+
 /// `row = e^(scale·(row - max))`, and the sum of that.
 #[inline(always)]
 fn exponentials<S: Simd>(simd: S, row: &mut [f32], max: f32, scale: f32) -> f32 {
-    let (max, scale) = (simd.splat(max), simd.splat(scale));
+    let (max, scale) = (simd.splat(max), simd.splat(binary_scale(scale)));
     let mut total = LaneSums::zero(simd);
     let mut groups = row.chunks_exact_mut(SUM_LANES);
     for group in &mut groups {
         for (part, chunk) in group.chunks_exact_mut(S::LANES).enumerate() {
-            let value = exp(simd, simd.mul(simd.sub(simd.load(chunk), max), scale));
+            let value = exponential(simd, simd.load(chunk), max, scale);
             simd.store(chunk, value);
             total.add_vector(simd, part, value);
         }
     }
     for (part, tail) in groups.into_remainder().chunks_mut(S::LANES).enumerate() {
-        let value = exp(simd, simd.mul(simd.sub(simd.load_partial(tail), max), scale));
+        let value = exponential(simd, simd.load_partial(tail), max, scale);
         simd.store_partial(tail, value);
         total.add_vector(simd, part, simd.select_first(tail.len(), value, simd.splat(0.0)));
     }
@@ -88,7 +102,7 @@ fn store_row<S: Simd, const VECTORS: usize>(simd: S, row: &mut [f32], values: &[
 #[inline(always)]
 fn short_rows<S: Simd, const VECTORS: usize>(simd: S, rows: &mut [f32], cols: usize, scale: f32) {
     const TOGETHER: usize = 4;
-    let factor = simd.splat(scale);
+    let factor = simd.splat(binary_scale(scale));
     for rows in rows.chunks_mut(TOGETHER * cols) {
         let mut values = [[simd.splat(0.0); VECTORS]; TOGETHER];
         for (values, row) in values.iter_mut().zip(rows.chunks_exact(cols)) {
@@ -103,7 +117,7 @@ fn short_rows<S: Simd, const VECTORS: usize>(simd: S, rows: &mut [f32], cols: us
             let mut total = LaneSums::zero(simd);
             for (vector, value) in values.iter_mut().enumerate() {
                 // Lanes beyond the row hold -∞ and become 0.
-                *value = exp(simd, simd.mul(simd.sub(*value, max), factor));
+                *value = exponential(simd, *value, max, factor);
                 total.add_vector(simd, vector, *value);
             }
             let share = simd.splat(1.0 / total.total(simd));

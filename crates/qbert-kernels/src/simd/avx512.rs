@@ -117,7 +117,11 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn exp2_integer(self, n: __m512) -> __m512 {
-        vector!(_mm512_scalef_ps(_mm512_set1_ps(1.0), n))
+        self.mul_exp2_integer(self.splat(1.0), n)
+    }
+    #[inline(always)]
+    fn mul_exp2_integer(self, a: __m512, n: __m512) -> __m512 {
+        vector!(_mm512_scalef_ps(a, n))
     }
     #[inline(always)]
     fn reduce_sum(self, a: __m512) -> f32 {

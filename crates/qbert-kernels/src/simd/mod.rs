@@ -128,6 +128,11 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn round(self, a: Self::F32) -> Self::F32;
     /// `2^n` for integer-valued `n` in -126..=127.
     fn exp2_integer(self, n: Self::F32) -> Self::F32;
+    /// `a · 2^n` for integer-valued `n` in -126..=127.
+    #[inline(always)]
+    fn mul_exp2_integer(self, a: Self::F32, n: Self::F32) -> Self::F32 {
+        self.mul(a, self.exp2_integer(n))
+    }
     /// The sum of all lanes by a tree: the upper half is added to the lower half until one is left.
     fn reduce_sum(self, a: Self::F32) -> f32;
     /// The largest lane; unspecified if one is NaN.
