@@ -19,6 +19,8 @@ fn every_instruction_set_of_this_cpu_is_found() {
         expected.extend(avx512.then_some("avx512"));
         expected.extend(avx2.then_some("avx2"));
     }
+    #[cfg(target_arch = "aarch64")]
+    expected.push("neon");
     expected.push("portable");
     assert_eq!(found, expected);
     assert_eq!(Kernels::best().name(), expected[0]);
@@ -29,13 +31,19 @@ fn every_instruction_set_of_this_cpu_is_found() {
 fn every_multiplier_of_this_cpu_is_found() {
     let found: Vec<&str> = Multiplier::supported().iter().map(|multiplier| multiplier.name()).collect();
     println!("multipliers that run here: {}", found.join(", "));
-    let sets: Vec<&str> = Kernels::supported().iter().map(|kernels| kernels.name()).collect();
     let mut expected = Vec::new();
     #[cfg(target_arch = "x86_64")]
     {
+        let sets: Vec<&str> = Kernels::supported().iter().map(|kernels| kernels.name()).collect();
         let vnni = sets.contains(&"avx512") && is_x86_feature_detected!("avx512vnni");
         expected.extend(vnni.then_some("avx512-vnni"));
         expected.extend(sets.contains(&"avx2").then_some("avx2"));
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        expected.extend(std::arch::is_aarch64_feature_detected!("i8mm").then_some("neon-i8mm"));
+        expected.extend(std::arch::is_aarch64_feature_detected!("dotprod").then_some("neon-dotprod"));
+        expected.push("neon");
     }
     expected.push("portable");
     assert_eq!(found, expected);
@@ -44,7 +52,7 @@ fn every_multiplier_of_this_cpu_is_found() {
     // An instruction set brings the best multiplier that needs no better set.
     for kernels in Kernels::supported() {
         let best = match kernels.name() {
-            "avx512" => expected[0],
+            "avx512" | "neon" => expected[0],
             "avx2" => "avx2",
             _ => "portable",
         };

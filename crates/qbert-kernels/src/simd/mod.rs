@@ -16,6 +16,8 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod loops;
 pub(crate) mod math;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 pub(crate) mod portable;
 
 implementations! {
@@ -23,7 +25,8 @@ implementations! {
     enum InstructionSet, dispatch $with_set;
     Avx512: avx512::Avx512 = "avx512" if "x86_64";
     Avx2: avx2::Avx2 = "avx2" if "x86_64";
-    // Four lanes and a tile taller than a vector, as on ARM: shows that no kernel relies on wider vectors.
+    Neon: neon::Neon = "neon" if "aarch64";
+    // Four lanes and a tile taller than a vector, as NEON has: shows that no kernel relies on wider vectors.
     #[cfg(test)] Narrow: portable::Narrow = "narrow";
     Portable: portable::Portable = "portable";
 }
@@ -78,7 +81,7 @@ pub(crate) struct Transpose {
 /// One instruction set: vectors of `LANES` 32-bit floats or integers.
 ///
 /// The order of every horizontal reduction is fixed per instruction set (a tree over the lanes). `mul_add` rounds once on
-/// AVX2 and AVX-512 and twice on the portable set.
+/// AVX2, AVX-512 and NEON, and twice on the portable set.
 pub(crate) trait Simd: Copy + Send + Sync + 'static {
     type F32: Copy;
     type U32: Copy;
@@ -102,7 +105,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32;
     fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
     fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// The larger of each pair of lanes; `b` when either is NaN.
     fn max(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// The smaller of each pair of lanes; `b` when either is NaN.
     fn min(self, a: Self::F32, b: Self::F32) -> Self::F32;
     fn sqrt(self, a: Self::F32) -> Self::F32;
     fn abs(self, a: Self::F32) -> Self::F32;
