@@ -57,5 +57,7 @@ export CARGO_BUILD_TARGET="$target"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/arm"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER="$linker"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$emulator -cpu ${QBERT_ARM_CPU:-max}"
+# For tests that start themselves again.
+export QBERT_TEST_RUNNER="$CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER"
 [ $# -gt 0 ] || set -- test --locked -p qbert-kernels -p qbert-runtime --tests
 exec cargo "$@"

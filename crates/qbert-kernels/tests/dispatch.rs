@@ -1,5 +1,7 @@
 //! Which instruction sets and multipliers run here, and that a missing one is an error instead of a silent skip.
 
+use std::process::Command;
+
 use qbert_kernels::int::Multiplier;
 use qbert_kernels::{KERNEL_NAMES, KernelError, Kernels, Threads};
 
@@ -115,11 +117,21 @@ fn child_prints_what_is_detected() {
     }
 }
 
+/// This test program, to be run again: by the emulator that `QBERT_TEST_RUNNER` names, if any (`reference/arm.sh` sets it).
+fn this_program() -> Command {
+    let program = std::env::current_exe().expect("this test's own path");
+    let runner = std::env::var("QBERT_TEST_RUNNER").unwrap_or_default();
+    let mut words = runner.split_whitespace();
+    let Some(emulator) = words.next() else { return Command::new(program) };
+    let mut command = Command::new(emulator);
+    command.args(words).arg(program);
+    command
+}
+
 #[test]
 fn the_environment_variable_selects_the_kernels() {
     let run = |value: &str| {
-        let program = std::env::current_exe().expect("this test's own path");
-        let output = std::process::Command::new(program)
+        let output = this_program()
             .args(["--exact", "child_prints_what_is_detected", "--nocapture"])
             .env(qbert_kernels::KERNELS_VARIABLE, value)
             .output()
