@@ -1,5 +1,7 @@
 //! Which instruction sets and multipliers run here, and that a missing one is an error instead of a silent skip.
 
+use std::process::Command;
+
 use qbert_kernels::int::Multiplier;
 use qbert_kernels::{KERNEL_NAMES, KernelError, Kernels, Threads};
 
@@ -19,6 +21,8 @@ fn every_instruction_set_of_this_cpu_is_found() {
         expected.extend(avx512.then_some("avx512"));
         expected.extend(avx2.then_some("avx2"));
     }
+    #[cfg(target_arch = "aarch64")]
+    expected.push("neon");
     expected.push("portable");
     assert_eq!(found, expected);
     assert_eq!(Kernels::best().name(), expected[0]);
@@ -35,10 +39,10 @@ fn has_tiles() -> bool {
 fn every_multiplier_of_this_cpu_is_found() {
     let found: Vec<&str> = Multiplier::supported().iter().map(|multiplier| multiplier.name()).collect();
     println!("multipliers that run here: {}", found.join(", "));
-    let sets: Vec<&str> = Kernels::supported().iter().map(|kernels| kernels.name()).collect();
     let mut expected = Vec::new();
     #[cfg(target_arch = "x86_64")]
     {
+        let sets: Vec<&str> = Kernels::supported().iter().map(|kernels| kernels.name()).collect();
         let (avx512, avx2) = (sets.contains(&"avx512"), sets.contains(&"avx2"));
         let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
         let amx = vnni && has_tiles();
@@ -48,6 +52,12 @@ fn every_multiplier_of_this_cpu_is_found() {
         expected.extend((avx2 && is_x86_feature_detected!("avxvnni")).then_some("avx-vnni"));
         expected.extend(avx2.then_some("avx2"));
     }
+    #[cfg(target_arch = "aarch64")]
+    {
+        expected.extend(std::arch::is_aarch64_feature_detected!("i8mm").then_some("neon-i8mm"));
+        expected.extend(std::arch::is_aarch64_feature_detected!("dotprod").then_some("neon-dotprod"));
+        expected.push("neon");
+    }
     expected.extend(["portable", "amx-software"]);
     assert_eq!(found, expected);
     assert!(found.iter().all(|name| Multiplier::NAMES.contains(name)));
@@ -55,7 +65,7 @@ fn every_multiplier_of_this_cpu_is_found() {
     // An instruction set brings the best multiplier that needs no better set.
     for kernels in Kernels::supported() {
         let best = match kernels.name() {
-            "avx512" => expected[0],
+            "avx512" | "neon" => expected[0],
             "avx2" if expected.contains(&"avx-vnni") => "avx-vnni",
             "avx2" => "avx2",
             _ => "portable",
@@ -119,11 +129,21 @@ fn child_prints_what_is_detected() {
     }
 }
 
+/// This test program, to be run again: by the emulator that `QBERT_TEST_RUNNER` names, if any (`reference/arm.sh` sets it).
+fn this_program() -> Command {
+    let program = std::env::current_exe().expect("this test's own path");
+    let runner = std::env::var("QBERT_TEST_RUNNER").unwrap_or_default();
+    let mut words = runner.split_whitespace();
+    let Some(emulator) = words.next() else { return Command::new(program) };
+    let mut command = Command::new(emulator);
+    command.args(words).arg(program);
+    command
+}
+
 #[test]
 fn the_environment_variable_selects_the_kernels() {
     let run = |value: &str| {
-        let program = std::env::current_exe().expect("this test's own path");
-        let output = std::process::Command::new(program)
+        let output = this_program()
             .args(["--exact", "child_prints_what_is_detected", "--nocapture"])
             .env(qbert_kernels::KERNELS_VARIABLE, value)
             .output()

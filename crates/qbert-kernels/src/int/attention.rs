@@ -19,7 +19,7 @@ use super::layout::{CELL, CELL_INPUTS, TILE_NEURONS};
 use super::linear::share;
 use super::multiplier::Multiplier;
 use super::softmax::SoftmaxRows;
-use super::tile::{PANEL, Tile};
+use super::tile::{PANEL, Rows, Tile};
 use crate::compute::Compute;
 use crate::shared_matrix::SharedMatrix;
 use crate::simd::{Kernel, Simd};
@@ -138,6 +138,12 @@ impl Head<'_> {
         &codes.stored_row(self.tokens.start + token)[self.head * size..][..size]
     }
 
+    /// Rows as the multiplier reads them, in `room` if it has an order of its own.
+    fn arrange<'b>(&self, rows: Rows<'b>, room: &'b mut [i8]) -> Rows<'b> {
+        self.multiplier().arrange(rows, room);
+        self.multiplier().arranged(rows, room)
+    }
+
     /// Computes the context of this head.
     ///
     /// # Safety
@@ -147,17 +153,17 @@ impl Head<'_> {
         self.lay_out_keys(buffers.key_cells);
         self.lay_out_values(buffers.value_cells);
         if !multiplier.reads_stored_cells() {
-            buffers.key_cells.chunks_exact_mut(shape.key_tile()).for_each(|tile| multiplier.rearrange(tile));
-            buffers.value_cells.chunks_exact_mut(shape.value_tile()).for_each(|tile| multiplier.rearrange(tile));
+            buffers.key_cells.chunks_exact_mut(shape.key_tile()).for_each(|tile| multiplier.rearrange(BITS, tile));
+            buffers.value_cells.chunks_exact_mut(shape.value_tile()).for_each(|tile| multiplier.rearrange(BITS, tile));
         }
         let ones = &mut buffers.codes[..shape.codes_row()];
         ones.fill(1);
         // Scores start from -zq·ΣK, context sums from 128·ΣV, because stored codes are lower by 128.
         let query_zero = self.input.query.1.shifted_zero();
         let keys = Cells { bytes: buffers.key_cells, steps: shape.dimension_steps };
-        write_starts(multiplier, ones, keys, -query_zero, buffers.score_starts);
+        write_starts(multiplier, ones, keys, -query_zero, buffers.arranged, buffers.score_starts);
         let values = Cells { bytes: buffers.value_cells, steps: shape.key_steps };
-        write_starts(multiplier, ones, values, 128, buffers.context_starts);
+        write_starts(multiplier, ones, values, 128, buffers.arranged, buffers.context_starts);
         let tiles = shape.tokens.div_ceil(shape.rows);
         for rows in (0..tiles).map(|tile| share(shape.tokens, tiles, tile)) {
             self.write_scores(rows.clone(), buffers);
@@ -217,15 +223,24 @@ impl Head<'_> {
     fn write_scores(&self, rows: Range<usize>, buffers: &mut Buffers<'_>) {
         let (shape, queries) = (self.shape, self.input.query.0);
         let first = (self.tokens.start + rows.start) * queries.stride() + self.head * shape.head_size;
+        let a = self.arrange(
+            Rows {
+                count: rows.len(),
+                codes: &queries.stored()[first..],
+                stride: queries.stride(),
+                steps: shape.dimension_steps,
+            },
+            buffers.arranged,
+        );
         let starts = buffers.score_starts.as_chunks::<PANEL>().0;
         for (panel, start) in starts.iter().enumerate() {
             self.multiplier().multiply(Tile {
-                rows: rows.len(),
-                a: &queries.stored()[first..],
-                a_row: queries.stride(),
+                rows: a.count,
+                a: a.codes,
+                a_row: a.stride,
                 cells: &buffers.key_cells[panel * 2 * shape.key_tile()..],
                 half_step: shape.key_tile(),
-                steps: shape.dimension_steps,
+                steps: a.steps,
                 bits: BITS,
                 start,
                 sums: &mut buffers.scores[panel * PANEL..],
@@ -257,15 +272,17 @@ impl Head<'_> {
     /// As [`Head::run`], for these rows.
     unsafe fn write_context(&self, rows: Range<usize>, buffers: &mut Buffers<'_>) {
         let (shape, value) = (self.shape, self.input.value.1);
+        let (count, stride, steps) = (rows.len(), shape.codes_row(), shape.key_steps);
+        let a = self.arrange(Rows { count, codes: buffers.codes, stride, steps }, buffers.arranged);
         let starts = buffers.context_starts.as_chunks::<PANEL>().0;
         for (panel, start) in starts.iter().enumerate() {
             self.multiplier().multiply(Tile {
-                rows: rows.len(),
-                a: buffers.codes,
-                a_row: shape.codes_row(),
+                rows: a.count,
+                a: a.codes,
+                a_row: a.stride,
                 cells: &buffers.value_cells[panel * 2 * shape.value_tile()..],
                 half_step: shape.value_tile(),
-                steps: shape.key_steps,
+                steps: a.steps,
                 bits: BITS,
                 start,
                 sums: buffers.context_sums,
@@ -292,18 +309,29 @@ struct Cells<'a> {
     steps: usize,
 }
 
-/// Writes `factor · Σ codes` of every lane of all panels; `ones` are at least `4·steps` ones.
-fn write_starts(multiplier: Multiplier, ones: &[i8], cells: Cells<'_>, factor: i32, target: &mut [i32]) {
+/// Writes `factor · Σ codes` of every lane of all panels; `ones` are at least `4·steps` ones, and `room` is for them in the
+/// multiplier's order.
+fn write_starts(
+    multiplier: Multiplier,
+    ones: &[i8],
+    cells: Cells<'_>,
+    factor: i32,
+    room: &mut [i8],
+    target: &mut [i32],
+) {
     let half_step = cells.steps * CELL;
+    let ones = Rows { count: 1, codes: ones, stride: 0, steps: cells.steps };
+    multiplier.arrange(ones, room);
+    let ones = multiplier.arranged(ones, room);
     let panels = cells.bytes.chunks_exact(2 * half_step).zip(target.chunks_exact_mut(PANEL));
     for (panel, sums) in panels {
         multiplier.multiply(Tile {
-            rows: 1,
-            a: ones,
-            a_row: 0,
+            rows: ones.count,
+            a: ones.codes,
+            a_row: ones.stride,
             cells: panel,
             half_step,
-            steps: cells.steps,
+            steps: ones.steps,
             bits: BITS,
             start: &[0; PANEL],
             sums,

@@ -1,16 +1,17 @@
 //! Linear layers on codes: packed weights are widened panel by panel, once for many tokens.
 //!
-//! Work is cut into row blocks × runs of panels. A task widens a panel of 32 neurons into its own scratch memory
-//! (eight-bit codes are usually read in place), multiplies all its rows with the panel, tile by tile, and finishes each
-//! tile while its sums are in the first-level cache. With few tokens the panels are divided among the threads, with many
-//! the rows. Sums are exact and every output element is computed independently, so no split changes a bit of the result.
+//! Work is cut into row blocks × runs of panels. A task first puts its rows into the multiplier's order, if that has one.
+//! Then it widens a panel of 32 neurons into its own scratch memory (eight-bit codes are usually read in place), multiplies
+//! all its rows with the panel, tile by tile, and finishes each tile while its sums are in the first-level cache. With few
+//! tokens the panels are divided among the threads, with many the rows. Sums are exact and every output element is computed
+//! independently, so no split changes a bit of the result.
 
 use super::codes::{Codes, Quantizer, sum_of_codes};
 use super::epilogue::{Epilogue, Target};
 use super::layout::{BLOCK_CELLS, CELL, PackedWeights};
 use super::multiplier::Multiplier;
 use super::params::LinearParams;
-use super::tile::{PANEL, Tile};
+use super::tile::{PANEL, Rows, Tile};
 use crate::compute::Compute;
 use crate::gemm::MatMut;
 use crate::scratch::{Parts, part_bytes};
@@ -139,6 +140,10 @@ impl<'a> Plan<'a> {
         let mut scratch = compute.scratch(Buffers::bytes(self, rows.len()));
         let mut buffers = Buffers::new(self, rows.len(), scratch.parts());
         compute.kernels().run(RowTerms { input: self.input, first: rows.start, terms: buffers.row_terms });
+        for tile in 0..self.row_tiles(rows.len()) {
+            let (tile_rows, room) = (self.tile_rows(&rows, tile), self.arranged_range(tile));
+            self.multiplier.arrange(tile_rows, &mut buffers.arranged[room]);
+        }
         let _products = self.multiplier.begin();
         for panel in panels {
             // SAFETY: the panel's neurons of these rows are this task's part of the target.
@@ -151,21 +156,24 @@ impl<'a> Plan<'a> {
     /// # Safety
     /// No other thread may use the panel's neurons of these rows of the target at the same time.
     unsafe fn run_panel(&self, compute: &Compute, panel: usize, rows: Range<usize>, buffers: &mut Buffers<'_>) {
-        let Buffers { cells, sums, row_terms } = buffers;
+        let Buffers { cells, arranged, sums, row_terms } = buffers;
         let (cells, half_step) = self.panel(panel, cells);
         let start = self.start(panel);
-        let (codes, neuron) = (self.input.codes, panel * PANEL);
-        let tiles = rows.len().div_ceil(self.multiplier.rows(self.weights.bits()));
-        for part in (0..tiles).map(|index| share(rows.len(), tiles, index)) {
+        let neuron = panel * PANEL;
+        let tiles = self.row_tiles(rows.len());
+        for tile in 0..tiles {
+            let part = share(rows.len(), tiles, tile);
             let row = rows.start + part.start;
             self.epilogue.target.prefetch(row..row + part.len(), neuron);
+            let room = &arranged[self.arranged_range(tile)];
+            let a = self.multiplier.arranged(self.tile_rows(&rows, tile), room);
             self.multiplier.multiply(Tile {
-                rows: part.len(),
-                a: &codes.stored()[row * codes.stride()..],
-                a_row: codes.stride(),
+                rows: a.count,
+                a: a.codes,
+                a_row: a.stride,
                 cells,
                 half_step,
-                steps: self.padded_steps(),
+                steps: a.steps,
                 bits: self.weights.bits(),
                 start: &start,
                 sums,
@@ -176,34 +184,58 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// Tiles that some rows are cut into.
+    fn row_tiles(&self, rows: usize) -> usize {
+        rows.div_ceil(self.multiplier.rows(self.weights.bits()))
+    }
+
+    /// The stored codes of one tile of a task's rows.
+    fn tile_rows(&self, rows: &Range<usize>, tile: usize) -> Rows<'a> {
+        let part = share(rows.len(), self.row_tiles(rows.len()), tile);
+        let codes = self.input.codes;
+        Rows {
+            count: part.len(),
+            codes: &codes.stored()[(rows.start + part.start) * codes.stride()..],
+            stride: codes.stride(),
+            steps: self.steps(),
+        }
+    }
+
+    /// Where a tile's rows in the multiplier's order are, if it has one.
+    fn arranged_range(&self, tile: usize) -> Range<usize> {
+        let bytes = self.multiplier.arranged_bytes(self.steps());
+        tile * bytes..(tile + 1) * bytes
+    }
+
+    /// Steps of four inputs through a row, as many as the multiplier takes. The stored codes of a row, padded to whole
+    /// cache lines, are at least as long.
+    fn steps(&self) -> usize {
+        self.multiplier.padded_steps(self.stored_steps())
+    }
+
+    /// Cells of a tile of weights.
+    fn stored_steps(&self) -> usize {
+        self.weights.blocks() * BLOCK_CELLS
+    }
+
     /// The cells of a panel in the multiplier's order, and how far apart its two tiles are: in `room`, or in the weights
     /// themselves. Where there is only one tile left, it stands for both.
     fn panel<'b>(&'b self, panel: usize, room: &'b mut [u8]) -> (&'b [u8], usize) {
         let tiles = 2 * panel..self.weights.tiles().min(2 * panel + 2);
         let (bits, both) = (self.weights.bits(), tiles.len() == 2);
-        let padded = self.padded_steps() != self.steps();
+        let padded = self.steps() != self.stored_steps();
         if bits == 8 && !padded && self.multiplier.reads_stored_cells() {
             let stored = self.weights.tile_range(tiles);
             return (stored, if both { stored.len() / 2 } else { 0 });
         }
         let half = room.len() / 2;
         for (tile, cells) in tiles.zip(room.chunks_exact_mut(half)) {
-            let (stored, padding) = cells.split_at_mut(self.steps() * CELL);
+            let (stored, padding) = cells.split_at_mut(self.stored_steps() * CELL);
             self.multiplier.widen(bits, self.weights.tile(tile), stored);
             padding.fill(0);
-            self.multiplier.rearrange(cells);
+            self.multiplier.rearrange(bits, cells);
         }
         (room, if both { half } else { 0 })
-    }
-
-    /// Cells of a tile of weights.
-    fn steps(&self) -> usize {
-        self.weights.blocks() * BLOCK_CELLS
-    }
-
-    /// Cells that the multiplier is given. The codes of a row, padded to whole cache lines, are at least as long.
-    fn padded_steps(&self) -> usize {
-        self.multiplier.padded_steps(self.steps())
     }
 
     /// What the sums of a panel start from: `-z·ΣW`, the zero point as the stored codes have it.
@@ -218,6 +250,8 @@ impl<'a> Plan<'a> {
 struct Buffers<'a> {
     /// A panel's two tiles of widened cells.
     cells: &'a mut [u8],
+    /// All rows in the multiplier's order, tile after tile; empty where it has none.
+    arranged: &'a mut [i8],
     /// A tile of sums.
     sums: &'a mut [i32],
     /// `f32(ΣA - z·K)` of every row.
@@ -225,19 +259,26 @@ struct Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    fn lengths(plan: &Plan<'_>) -> (usize, usize) {
-        let cells = 2 * plan.padded_steps() * CELL;
-        (cells, plan.multiplier.rows(plan.weights.bits()) * PANEL)
+    /// Bytes of the cells and the arranged rows, and the number of sums.
+    fn lengths(plan: &Plan<'_>, rows: usize) -> (usize, usize, usize) {
+        let cells = 2 * plan.steps() * CELL;
+        let arranged = plan.arranged_range(plan.row_tiles(rows)).start;
+        (cells, arranged, plan.multiplier.rows(plan.weights.bits()) * PANEL)
     }
 
     fn bytes(plan: &Plan<'_>, rows: usize) -> usize {
-        let (cells, sums) = Self::lengths(plan);
-        part_bytes::<u8>(cells) + part_bytes::<i32>(sums) + part_bytes::<f32>(rows)
+        let (cells, arranged, sums) = Self::lengths(plan, rows);
+        part_bytes::<u8>(cells) + part_bytes::<i8>(arranged) + part_bytes::<i32>(sums) + part_bytes::<f32>(rows)
     }
 
     fn new(plan: &Plan<'_>, rows: usize, mut parts: Parts<'a>) -> Self {
-        let (cells, sums) = Self::lengths(plan);
-        Self { cells: parts.take(cells), sums: parts.take(sums), row_terms: parts.take(rows) }
+        let (cells, arranged, sums) = Self::lengths(plan, rows);
+        Self {
+            cells: parts.take(cells),
+            arranged: parts.take(arranged),
+            sums: parts.take(sums),
+            row_terms: parts.take(rows),
+        }
     }
 }
 

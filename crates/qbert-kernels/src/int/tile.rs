@@ -12,10 +12,20 @@ use super::layout::{CELL, CELL_INPUTS, TILE_NEURONS};
 /// Neurons of a panel, two tiles side by side: the width of a tile of sums.
 pub(super) const PANEL: usize = 2 * TILE_NEURONS;
 
+/// Rows of activation codes that go into one tile.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) count: usize,
+    /// `4·steps` codes each, `stride` bytes apart.
+    pub(super) codes: &'a [i8],
+    pub(super) stride: usize,
+    pub(super) steps: usize,
+}
+
 /// One tile of sums.
 pub(super) struct Tile<'a> {
     pub(super) rows: usize,
-    /// Rows of `4·steps` codes, `a_row` bytes apart.
+    /// Rows of `4·steps` codes, `a_row` bytes apart, or these rows in the multiplier's order.
     pub(super) a: &'a [i8],
     pub(super) a_row: usize,
     /// `steps` cells of the first sixteen neurons, and `half_step` bytes later those of the second (0 where there are
@@ -33,7 +43,8 @@ pub(super) struct Tile<'a> {
 
 /// A [`Tile`] by address, as [`super::multiplier::Multiply::multiply`] takes it.
 ///
-/// Promises: `rows` rows of `4·steps` readable codes at `a`; `steps` readable cells at `cells` and at
+/// Promises: `rows` rows of `4·steps` readable codes at `a`, or as many bytes as a full tile of rows takes in the
+/// multiplier's own order; `steps` readable cells at `cells` and at
 /// `cells + half_step`; 32 readable integers at `start`; `rows` rows of 32 writable integers at `sums`, which overlap
 /// nothing else.
 #[derive(Clone, Copy)]
@@ -54,12 +65,14 @@ pub(super) struct TileAddresses {
 }
 
 impl Tile<'_> {
-    /// The addresses, after a check that every slice is long enough.
+    /// The addresses, after a check that every slice is long enough. `arranged` is how many bytes a tile of rows takes in
+    /// the multiplier's own order, if it has one.
     #[inline(always)]
-    pub(super) fn checked(self, most_rows: usize) -> TileAddresses {
+    pub(super) fn checked(self, most_rows: usize, arranged: Option<usize>) -> TileAddresses {
         let Self { rows, a, a_row, cells, half_step, steps, bits, start, sums, sums_row } = self;
         assert!((1..=most_rows).contains(&rows), "tile of {rows} rows, at most {most_rows}");
-        assert!((rows - 1) * a_row + steps * CELL_INPUTS <= a.len(), "too few codes for {rows} rows");
+        let codes = arranged.unwrap_or((rows - 1) * a_row + steps * CELL_INPUTS);
+        assert!(codes <= a.len(), "too few codes for {rows} rows");
         assert!(half_step + steps * CELL <= cells.len(), "too few cells for {steps} steps");
         assert!((rows - 1) * sums_row + PANEL <= sums.len() && (rows == 1 || sums_row >= PANEL), "too few sums");
         TileAddresses {

@@ -17,6 +17,8 @@ pub(crate) mod avx512;
 mod fused;
 pub(crate) mod loops;
 pub(crate) mod math;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 pub(crate) mod portable;
 
 implementations! {
@@ -24,7 +26,8 @@ implementations! {
     enum InstructionSet, dispatch $with_set;
     Avx512: avx512::Avx512 = "avx512" if "x86_64";
     Avx2: avx2::Avx2 = "avx2" if "x86_64";
-    // Four lanes and a tile taller than a vector, as on ARM: shows that no kernel relies on wider vectors.
+    Neon: neon::Neon = "neon" if "aarch64";
+    // Four lanes and a tile taller than a vector, as NEON has: shows that no kernel relies on wider vectors.
     #[cfg(test)] Narrow: portable::Narrow = "narrow";
     // Sixteen lanes, as AVX-512 has: runs its paths through every kernel on CPUs without it.
     #[cfg(test)] Wide: portable::Wide = "wide";

@@ -20,17 +20,21 @@ pub(super) struct Shape {
     /// Panels of 32 keys, and of 32 dimensions.
     pub(super) key_panels: usize,
     pub(super) dimension_panels: usize,
+    /// Bytes of a tile of rows in the multiplier's order, for either product.
+    arranged: usize,
 }
 
 impl Shape {
     pub(super) fn new(head_size: usize, tokens: usize, multiplier: Multiplier) -> Self {
         let steps = |inputs: usize| multiplier.padded_steps(inputs.div_ceil(CELL_INPUTS));
+        let (dimension_steps, key_steps) = (steps(head_size), steps(tokens));
         Self {
             head_size,
             tokens,
             rows: multiplier.rows(BITS),
-            dimension_steps: steps(head_size),
-            key_steps: steps(tokens),
+            dimension_steps,
+            key_steps,
+            arranged: multiplier.arranged_bytes(dimension_steps.max(key_steps)),
             key_panels: tokens.div_ceil(PANEL),
             dimension_panels: head_size.div_ceil(PANEL),
         }
@@ -65,6 +69,7 @@ impl Shape {
             scores: self.rows * self.scores_row(),
             context_sums: self.rows * PANEL,
             codes: self.rows * self.codes_row(),
+            arranged: self.arranged,
             code_sums: self.rows,
         }
     }
@@ -75,7 +80,8 @@ impl Shape {
         let cells = part_bytes::<u8>(lengths.key_cells) + part_bytes::<u8>(lengths.value_cells);
         let starts = part_bytes::<i32>(lengths.score_starts) + part_bytes::<i32>(lengths.context_starts);
         let sums = part_bytes::<i32>(lengths.scores) + part_bytes::<i32>(lengths.context_sums);
-        cells + starts + sums + part_bytes::<i8>(lengths.codes) + part_bytes::<i32>(lengths.code_sums)
+        let codes = part_bytes::<i8>(lengths.codes) + part_bytes::<i8>(lengths.arranged);
+        cells + starts + sums + codes + part_bytes::<i32>(lengths.code_sums)
     }
 }
 
@@ -88,6 +94,7 @@ struct Lengths {
     scores: usize,
     context_sums: usize,
     codes: usize,
+    arranged: usize,
     code_sums: usize,
 }
 
@@ -107,6 +114,8 @@ pub(super) struct Buffers<'a> {
     pub(super) context_sums: &'a mut [i32],
     /// A row of probability codes for each query of a tile.
     pub(super) codes: &'a mut [i8],
+    /// The queries or probability codes of a tile in the multiplier's order; empty where it has none.
+    pub(super) arranged: &'a mut [i8],
     /// The sum of each row of probability codes.
     pub(super) code_sums: &'a mut [i32],
 }
@@ -122,6 +131,7 @@ impl<'a> Buffers<'a> {
             scores: parts.take(lengths.scores),
             context_sums: parts.take(lengths.context_sums),
             codes: parts.take(lengths.codes),
+            arranged: parts.take(lengths.arranged),
             code_sums: parts.take(lengths.code_sums),
         }
     }

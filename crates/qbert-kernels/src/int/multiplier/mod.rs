@@ -10,14 +10,22 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx_vnni;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_dotprod;
+#[cfg(target_arch = "aarch64")]
+mod neon_i8mm;
 mod portable;
 #[cfg(test)]
 mod rearranged;
+#[cfg(any(test, target_arch = "aarch64"))]
+mod row_pairs;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
 use super::layout::{BLOCK_CELLS, CELL, block_bytes};
-use super::tile::{Tile, TileAddresses};
+use super::tile::{Rows, Tile, TileAddresses};
 use crate::error::KernelError;
 use crate::implementations::implementations;
 use crate::simd::InstructionSet;
@@ -28,12 +36,16 @@ const MOST_PADDING: usize = 15;
 
 /// An integer kernel. A value is the proof that the CPU can run it.
 ///
-/// The trait says nothing of vectors: an implementation may walk a tile in any order and keep the widened codes in an
-/// order of its own.
+/// The trait says nothing of vectors: an implementation may walk a tile in any order, and keep the widened codes and the
+/// rows of activations in orders of its own.
 pub(super) trait Multiply: Copy {
     /// Whether the kernel reads codes in another order than the stored cells have. Then [`Multiply::rearrange`] is
     /// called on all cells, and 8-bit weights are copied instead of read in place.
     const OWN_ORDER: bool = false;
+
+    /// Whether the kernel reads rows of activations in another order than they are stored. Then [`Multiply::arrange`] is
+    /// called once for each tile of rows, before that tile meets any panel of weights.
+    const OWN_ROWS: bool = false;
 
     /// The proof, or `None` when the CPU lacks the instructions.
     fn detect() -> Option<Self>;
@@ -45,7 +57,7 @@ pub(super) trait Multiply: Copy {
     fn rows(self, bits: u8) -> usize;
 
     /// The number of cells that a product of `steps` cells must be given: the rest are zero cells, and the codes beside
-    /// them are read but do not count. At most [`MOST_PADDING`] more, and the same again for a result of its own.
+    /// them are read but do not count. At most [`MOST_PADDING`] more; a padded number stays as it is.
     fn padded_steps(self, steps: usize) -> usize {
         steps
     }
@@ -61,7 +73,16 @@ pub(super) trait Multiply: Copy {
     fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]);
 
     /// Puts the cells of one tile of neurons, any number of them, into the kernel's own order.
-    fn rearrange(self, _cells: &mut [u8]) {}
+    fn rearrange(self, _bits: u8, _cells: &mut [u8]) {}
+
+    /// Bytes that a full tile of rows takes in the kernel's own order; for [`Multiply::OWN_ROWS`] only.
+    fn arranged_bytes(self, _steps: usize) -> usize {
+        0
+    }
+
+    /// Writes the rows of one tile in the kernel's own order; for [`Multiply::OWN_ROWS`] only. `arranged` has
+    /// [`Multiply::arranged_bytes`], of arbitrary content.
+    fn arrange(self, _rows: Rows<'_>, _arranged: &mut [i8]) {}
 
     /// Computes one tile.
     ///
@@ -78,6 +99,9 @@ implementations! {
     Avx512: avx512::Avx512Pairs = "avx512" if "x86_64";
     AvxVnni: avx_vnni::AvxVnni = "avx-vnni" if "x86_64";
     Avx2: avx2::Avx2Pairs = "avx2" if "x86_64";
+    NeonI8mm: neon_i8mm::NeonI8mm = "neon-i8mm" if "aarch64";
+    NeonDotprod: neon_dotprod::NeonDotprod = "neon-dotprod" if "aarch64";
+    Neon: neon::NeonPairs = "neon" if "aarch64";
     Portable: portable::Portable = "portable";
     // After the portable one, so that it is chosen only by name: AMX's blocks and edges for tests on any CPU.
     AmxSoftware: amx::Amx<amx::Software> = "amx-software";
@@ -163,9 +187,43 @@ impl Multiplier {
     }
 
     /// Puts the cells of one tile of neurons into the order that [`Multiplier::multiply`] reads.
-    pub(super) fn rearrange(self, cells: &mut [u8]) {
+    pub(super) fn rearrange(self, bits: u8, cells: &mut [u8]) {
         assert!(cells.len().is_multiple_of(CELL), "{} bytes are not whole cells", cells.len());
-        with_multiplier!(self.0, multiplier => multiplier.rearrange(cells));
+        with_multiplier!(self.0, multiplier => multiplier.rearrange(bits, cells));
+    }
+
+    /// Bytes of a full tile of rows in the multiplier's own order, or `None` where it reads rows as they are stored.
+    #[inline(always)]
+    fn own_rows(self, steps: usize) -> Option<usize> {
+        #[inline(always)]
+        fn bytes<M: Multiply>(multiplier: M, steps: usize) -> Option<usize> {
+            M::OWN_ROWS.then(|| multiplier.arranged_bytes(steps))
+        }
+        with_multiplier!(self.0, multiplier => bytes(multiplier, steps))
+    }
+
+    /// How much room [`Multiplier::arrange`] needs for a tile of rows: none where rows are read as they are stored.
+    pub(super) fn arranged_bytes(self, steps: usize) -> usize {
+        self.own_rows(steps).unwrap_or(0)
+    }
+
+    /// Writes the rows of one tile into `room`, if the multiplier has an order of its own.
+    ///
+    /// # Panics
+    /// Unless there are at least [`Multiplier::arranged_bytes`] of room, and as many codes as `rows` says.
+    pub(super) fn arrange(self, rows: Rows<'_>, room: &mut [i8]) {
+        if let Some(bytes) = self.own_rows(rows.steps) {
+            with_multiplier!(self.0, multiplier => multiplier.arrange(rows, &mut room[..bytes]));
+        }
+    }
+
+    /// The rows as [`Multiplier::multiply`] reads them: the stored ones, or those that [`Multiplier::arrange`] has put into
+    /// `room`.
+    pub(super) fn arranged<'a>(self, rows: Rows<'a>, room: &'a [i8]) -> Rows<'a> {
+        match self.own_rows(rows.steps) {
+            Some(_) => Rows { codes: room, stride: 0, ..rows },
+            None => rows,
+        }
     }
 
     /// Computes one tile.
@@ -177,7 +235,8 @@ impl Multiplier {
     pub(super) fn multiply(self, tile: Tile<'_>) {
         debug_assert!(self.padded_steps(tile.steps) == tile.steps, "{} steps are not padded", tile.steps);
         let most_rows = self.rows(tile.bits);
-        let addresses = tile.checked(most_rows);
+        let own_rows = self.own_rows(tile.steps);
+        let addresses = tile.checked(most_rows, own_rows);
         // SAFETY: the addresses were checked, and the tile's slices stay borrowed until here.
         unsafe { with_multiplier!(self.0, multiplier => multiplier.multiply(&addresses)) };
     }
