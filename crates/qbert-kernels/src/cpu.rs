@@ -3,6 +3,8 @@
 //! [`Kernels`] is the handle every kernel hangs on. It is two bytes, `Copy`, and its existence proves that the CPU has
 //! the instructions: nothing is checked again later.
 
+use std::fmt;
+
 use crate::error::KernelError;
 use crate::int::Multiplier;
 use crate::simd::{InstructionSet, Kernel, run_on};
@@ -86,5 +88,12 @@ impl Kernels {
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         run_on(self.set, kernel)
+    }
+}
+
+/// The name that [`Kernels::by_name`] takes, with the multiplier: `avx512+avx512-vnni`.
+impl fmt::Display for Kernels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}", self.name(), self.multiplier.name())
     }
 }

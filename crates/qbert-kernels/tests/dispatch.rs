@@ -80,7 +80,9 @@ fn kernels_are_found_by_name_or_refused() {
         assert_eq!(Kernels::by_name(kernels.name()).expect("a supported name"), kernels);
         for multiplier in Multiplier::supported() {
             let both = format!("{}+{}", kernels.name(), multiplier.name());
-            assert_eq!(Kernels::by_name(&both).expect("supported names"), kernels.with_multiplier(multiplier));
+            let found = Kernels::by_name(&both).expect("supported names");
+            assert_eq!(found, kernels.with_multiplier(multiplier));
+            assert_eq!(found.to_string(), both);
         }
     }
     for (name, wrong) in [("sse9", "sse9"), ("portable+mmx", "mmx"), ("portable+", ""), ("+portable", "")] {
@@ -124,7 +126,7 @@ fn impossible_thread_counts_are_errors() {
 #[test]
 fn child_prints_what_is_detected() {
     match Kernels::detect() {
-        Ok(kernels) => println!("detected <{}+{}>", kernels.name(), kernels.multiplier().name()),
+        Ok(kernels) => println!("detected <{kernels}>"),
         Err(error) => println!("refused <{error}>"),
     }
 }
@@ -150,7 +152,7 @@ fn the_environment_variable_selects_the_kernels() {
             .expect("this test, run again");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let named = |kernels: Kernels| format!("detected <{}+{}>", kernels.name(), kernels.multiplier().name());
+    let named = |kernels: Kernels| format!("detected <{kernels}>");
     for kernels in Kernels::supported() {
         assert!(run(kernels.name()).contains(&named(kernels)));
         let both = format!("{}+portable", kernels.name());
