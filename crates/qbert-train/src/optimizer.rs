@@ -123,3 +123,15 @@ impl Optimizer {
         norm
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::power;
+
+    #[test]
+    fn powers_by_squaring() {
+        assert_eq!((power(0.9, 0), power(0.9, 1), power(0.5, 40)), (1.0, 0.9, 1.0 / (1_u64 << 40) as f64));
+        assert_eq!(power(0.999, 5), 0.999 * (0.999 * 0.999 * (0.999 * 0.999)));
+        assert_eq!(power(0.95, 1_000_000), 0.0);
+    }
+}

@@ -1,4 +1,7 @@
 //! The two loops that nearly every vector kernel consists of: a function of each element, and sums over elements.
+//!
+//! They call no intrinsic from a closure. The compiler may leave a closure out of line, and outside of the function with
+//! the instruction set's features every intrinsic would be a call.
 
 use super::{Kernel, SUM_LANES, Simd};
 
@@ -28,12 +31,13 @@ impl<E: Elementwise<IN, OUT>, const IN: usize, const OUT: usize> Kernel for Map<
         }
         let reads = inputs.map(<[f32]>::as_ptr);
         let writes = outputs.each_mut().map(|output| output.as_mut_ptr());
+        let currents = writes.map(<*mut f32>::cast_const);
         let mut start = 0;
         while start + S::LANES <= length {
             // SAFETY: all slices have `length` elements and start + LANES <= length.
             unsafe {
-                let inputs = reads.map(|pointer| simd.load_ptr(pointer.add(start)));
-                let current = writes.map(|pointer| simd.load_ptr(pointer.add(start)));
+                let inputs = load_each(simd, &reads, start);
+                let current = load_each(simd, &currents, start);
                 let values = function.apply(simd, inputs, current);
                 for (pointer, value) in writes.into_iter().zip(values) {
                     simd.store_ptr(pointer.add(start), value);
@@ -45,8 +49,8 @@ impl<E: Elementwise<IN, OUT>, const IN: usize, const OUT: usize> Kernel for Map<
         if rest > 0 {
             // SAFETY: `rest < LANES` elements remain in every slice.
             unsafe {
-                let inputs = reads.map(|pointer| simd.load_first_ptr(pointer.add(start), rest));
-                let current = writes.map(|pointer| simd.load_first_ptr(pointer.add(start), rest));
+                let inputs = load_first_of_each(simd, &reads, start, rest);
+                let current = load_first_of_each(simd, &currents, start, rest);
                 let values = function.apply(simd, inputs, current);
                 for (pointer, value) in writes.into_iter().zip(values) {
                     simd.store_first_ptr(pointer.add(start), rest, value);
@@ -139,9 +143,9 @@ pub(crate) fn sums<S: Simd, T: Terms<IN, SUMS>, const IN: usize, const SUMS: usi
             for part in 0..LaneSums::<S>::PARTS {
                 let offset = start + phase * SUM_LANES + part * S::LANES;
                 // SAFETY: all slices have `length` elements and offset + LANES <= start + 4 · SUM_LANES <= length.
-                let values = reads.map(|pointer| unsafe { simd.load_ptr(pointer.add(offset)) });
+                let values = unsafe { load_each(simd, &reads, offset) };
                 let values = terms.terms(simd, values);
-                for (sum, value) in accumulator.iter_mut().zip(values) {
+                for (sum, &value) in accumulator.iter_mut().zip(&values) {
                     sum.add_vector(simd, part, value);
                 }
             }
@@ -156,18 +160,53 @@ pub(crate) fn sums<S: Simd, T: Terms<IN, SUMS>, const IN: usize, const SUMS: usi
                 break;
             }
             // SAFETY: `rest <= LANES` elements remain in every slice.
-            let values = reads.map(|pointer| unsafe { simd.load_first_ptr(pointer.add(start), rest) });
+            let values = unsafe { load_first_of_each(simd, &reads, start, rest) };
             let values = terms.terms(simd, values);
-            for (sum, value) in accumulator.iter_mut().zip(values) {
+            for (sum, &value) in accumulator.iter_mut().zip(&values) {
                 sum.add_vector(simd, part, simd.select_first(rest, value, simd.splat(0.0)));
             }
             start += rest;
         }
     }
-    std::array::from_fn(|i| {
-        let [a, b, c, d] = &accumulators;
-        a[i].plus(simd, b[i]).plus(simd, c[i].plus(simd, d[i])).total(simd)
-    })
+    let [a, b, c, d] = accumulators;
+    let mut totals = [0.0; SUMS];
+    for (i, total) in totals.iter_mut().enumerate() {
+        *total = a[i].plus(simd, b[i]).plus(simd, c[i].plus(simd, d[i])).total(simd);
+    }
+    totals
+}
+
+/// A whole vector from every address plus an offset.
+///
+/// # Safety
+/// `LANES` floats must be readable there.
+#[inline(always)]
+unsafe fn load_each<S: Simd, const N: usize>(simd: S, addresses: &[*const f32; N], offset: usize) -> [S::F32; N] {
+    let mut values = [simd.splat(0.0); N];
+    for (value, address) in values.iter_mut().zip(addresses) {
+        // SAFETY: passed on from the caller.
+        *value = unsafe { simd.load_ptr(address.add(offset)) };
+    }
+    values
+}
+
+/// The first `count` lanes from every address plus an offset, the others zero.
+///
+/// # Safety
+/// `count <= LANES` floats must be readable there.
+#[inline(always)]
+unsafe fn load_first_of_each<S: Simd, const N: usize>(
+    simd: S,
+    addresses: &[*const f32; N],
+    offset: usize,
+    count: usize,
+) -> [S::F32; N] {
+    let mut values = [simd.splat(0.0); N];
+    for (value, address) in values.iter_mut().zip(addresses) {
+        // SAFETY: passed on from the caller.
+        *value = unsafe { simd.load_first_ptr(address.add(offset), count) };
+    }
+    values
 }
 
 #[inline(always)]
