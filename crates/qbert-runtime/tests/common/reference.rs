@@ -122,7 +122,8 @@ impl<'a> Reference<'a> {
             for (neuron, row) in codes.chunks_exact(cols).enumerate() {
                 let sum: i64 = token.iter().zip(row).map(|(&a, &w)| (i64::from(a) - zero) * i64::from(w)).sum();
                 let affine = affine(neuron);
-                out.push(by.step() * (affine.step() * sum as f32 + affine.low() * total as f32) + bias[neuron]);
+                let offset = (by.step() * affine.low()).mul_add(total as f32, bias[neuron]);
+                out.push((by.step() * affine.step()).mul_add(sum as f32, offset));
             }
         }
         out
