@@ -80,7 +80,10 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
             (hvp::hvp(&directory, &given.sst2, &compute(given.threads)?)?, given.json)
         }
     };
-    let mut text = String::new();
+    let mut text = match found.first() {
+        Some(row) if !json => format!("{}\n", row.computer),
+        _ => String::new(),
+    };
     for row in found {
         if json {
             text += &serde_json::to_string(&row).unwrap_or_default();

@@ -14,6 +14,7 @@ use qbert_quant::{BitWidth, GroupSpec, Plan, Precision, RangeMethod};
 use qbert_tasks::Tokenizer;
 
 use super::describe::Described;
+use super::machine::Computer;
 use super::table::{Table, file_size, size};
 use super::{inspect_packed, model, versioned_json};
 
@@ -59,6 +60,9 @@ struct Report {
     f32_bytes: usize,
     stored_as: BTreeMap<String, usize>,
     unused_tensors: Vec<String>,
+    /// What would run the model here.
+    #[serde(flatten)]
+    computer: Computer,
     sizes: Vec<Size>,
 }
 
@@ -96,6 +100,7 @@ impl Report {
             f32_bytes: 4 * parameters,
             stored_as: checkpoint.dtypes(),
             unused_tensors: checkpoint.unused(&layout),
+            computer: Computer::here()?,
             sizes: [8, 4, 3, 2].into_iter().map(size).collect::<Result<_>>()?,
         })
     }
@@ -111,6 +116,7 @@ impl Report {
         if !self.unused_tensors.is_empty() {
             let _ = writeln!(text, "  not used    {}", self.unused_tensors.join(", "));
         }
+        text += &self.computer.lines();
         let mut table = Table::new(["bits", "paper's size", "encoder only", "packed file", "smaller by"]);
         for at in &self.sizes {
             table.row([

@@ -9,6 +9,7 @@ use qbert_pipeline::Result;
 use qbert_quant::{Site, SitePlan};
 
 use super::describe::Described;
+use super::machine::Computer;
 use super::table::{Table, beside_f32};
 use super::versioned_json;
 
@@ -30,6 +31,9 @@ struct Report {
     tokenizer_bytes: usize,
     header_bytes: usize,
     provenance: BTreeMap<String, String>,
+    /// What would run the model here.
+    #[serde(flatten)]
+    computer: Computer,
 }
 
 #[derive(Debug, serde::Serialize)]
@@ -77,6 +81,7 @@ impl Report {
             tokenizer_bytes,
             header_bytes: model.file_len() - all,
             provenance: model.provenance().clone(),
+            computer: Computer::here()?,
         })
     }
 
@@ -90,6 +95,7 @@ impl Report {
             let _ = writeln!(text, "  task        {}", self.task);
         }
         let _ = writeln!(text, "  activations {} bits", self.activation_bits);
+        text += &self.computer.lines();
         for (key, value) in &self.provenance {
             let value = value.trim_end();
             // The table shows the plan.

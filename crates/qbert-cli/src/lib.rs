@@ -21,6 +21,7 @@ mod flags;
 mod inspect;
 mod inspect_packed;
 mod landscape;
+mod machine;
 pub mod model;
 mod numbers;
 mod pack;
@@ -249,7 +250,7 @@ pub fn compute(threads: Option<usize>) -> Result<qbert_kernels::Compute> {
     let threads = threads.unwrap_or_else(qbert_kernels::Threads::available);
     let compute = qbert_kernels::Compute::detect(threads).map_err(kernel_error)?;
     if is_verbose() {
-        note(&format!("computing with {} on {threads} threads", compute.kernels().name()));
+        note(&format!("computing with {} on {threads} threads", compute.kernels()));
     }
     Ok(compute)
 }

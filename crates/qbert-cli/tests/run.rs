@@ -198,6 +198,7 @@ fn an_edited_plan_is_used_and_never_overwritten() {
     assert_eq!(queries.count(), 1, "{inspected}");
     let provenance = std::fs::read_to_string(home.join("run/provenance.json")).unwrap();
     assert!(provenance.contains("edited by hand"), "{provenance}");
+    assert!(provenance.contains(qbert_kernels::Machine::here().name()), "{provenance}");
 
     let refused = fail(home, &format!("{RUN} --bits 4"));
     assert!(refused.contains("plan.toml was edited by hand, but another plan is asked for"), "{refused}");

@@ -33,12 +33,12 @@ fn negligible(off: f64, above: f64, below: f64) -> bool {
 /// One implicit QL sweep over the unreduced block `low..=high`, chasing the bulge upwards from its lower end.
 fn sweep(d: &mut [f64], e: &mut [f64], vectors: &mut [Vec<f64>], low: usize, high: usize) {
     let half = (d[low + 1] - d[low]) / (2.0 * e[low]);
-    let root = half.hypot(1.0);
+    let root = libm::hypot(half, 1.0);
     let mut g = d[high] - d[low] + e[low] / (half + root.copysign(half));
     let (mut sine, mut cosine, mut carried) = (1.0, 1.0, 0.0);
     for i in (low..high).rev() {
         let (f, b) = (sine * e[i], cosine * e[i]);
-        let length = f.hypot(g);
+        let length = libm::hypot(f, g);
         e[i + 1] = length;
         if length == 0.0 {
             d[i + 1] -= carried;

@@ -3,6 +3,8 @@
 //! [`Kernels`] is the handle every kernel hangs on. It is two bytes, `Copy`, and its existence proves that the CPU has
 //! the instructions: nothing is checked again later.
 
+use std::fmt;
+
 use crate::error::KernelError;
 use crate::int::Multiplier;
 use crate::simd::{InstructionSet, Kernel, run_on};
@@ -16,8 +18,8 @@ pub const KERNEL_NAMES: &[&str] = InstructionSet::NAMES;
 
 /// The kernels of one instruction set that this CPU has, and the integer multiplier that goes with them.
 ///
-/// The results of one `Kernels` are the same bytes on every run and machine. Two different instruction sets may differ
-/// in the last bits of floats (never in dropout masks); multipliers never differ.
+/// All instruction sets and multipliers give the same bytes, on every run and machine; only the sign and payload of a
+/// NaN are the CPU's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernels {
     set: InstructionSet,
@@ -86,5 +88,12 @@ impl Kernels {
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         run_on(self.set, kernel)
+    }
+}
+
+/// The name that [`Kernels::by_name`] takes, with the multiplier: `avx512+avx512-vnni`.
+impl fmt::Display for Kernels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}", self.name(), self.multiplier.name())
     }
 }

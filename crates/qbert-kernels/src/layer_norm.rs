@@ -272,7 +272,9 @@ impl Elementwise<5, 1> for BackwardTangentRow {
     #[inline(always)]
     fn apply<S: Simd>(&self, simd: S, inputs: [S::F32; 5], _: [S::F32; 1]) -> [S::F32; 1] {
         let [s, t, gamma, d, dt] = inputs;
-        let [mean_g, mean_g_hat, mean_gt, mean_mixed] = self.means.map(|mean| simd.splat(mean));
+        let [mean_g, mean_g_hat, mean_gt, mean_mixed] = self.means;
+        let (mean_g, mean_g_hat) = (simd.splat(mean_g), simd.splat(mean_g_hat));
+        let (mean_gt, mean_mixed) = (simd.splat(mean_gt), simd.splat(mean_mixed));
         let hat = self.hat.row.hat(simd, s);
         let moved = self.hat.value(simd, hat, t);
         let g = simd.sub(simd.mul(gamma, d), mean_g);

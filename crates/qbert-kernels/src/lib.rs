@@ -53,9 +53,11 @@
 //! # Ok::<(), qbert_kernels::KernelError>(())
 //! ```
 //!
-//! **Determinism.** Work is split by shape, never by thread count, and every reduction has a documented order: one
-//! instruction set gives the same bytes with any number of threads. Different instruction sets may differ in the last
-//! bits of floats; dropout masks and integer sums never differ.
+//! **Determinism.** Every result has the same bytes on every instruction set and with any number of threads (a NaN is a
+//! NaN, but its sign and payload are the CPU's own). Work is split by shape, never by thread count or vector length.
+//! Every sum has a documented order, over sixteen lanes where there are lanes. `a·b + c` is rounded once where a kernel
+//! says `mul_add`, and twice where it says `mul` and `add`; nothing is fused behind its back. No function comes from the
+//! system's C library.
 //!
 //! **Choice of kernels.** The best that the CPU supports, detected at run time. The environment variable
 //! [`KERNELS_VARIABLE`] selects others for tests and comparisons: `QBERT_KERNELS=avx2`, or `avx2+portable` to choose the
@@ -84,6 +86,7 @@ mod gemm;
 mod implementations;
 pub mod int;
 mod layer_norm;
+mod machine;
 mod pool;
 mod reduce;
 mod scratch;
@@ -102,6 +105,7 @@ pub use error::KernelError;
 pub use file_bytes::FileBytes;
 pub use gemm::{MatMut, MatRef, Start};
 pub use layer_norm::{LayerNorm, LayerNormGradients, LayerNormTangents, Normalized, NormalizedMut};
+pub use machine::Machine;
 pub use reduce::SUM_BLOCK;
 pub use softmax::SoftmaxTangent;
 pub use threads::{MAX_THREADS, Threads};

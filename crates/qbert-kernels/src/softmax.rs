@@ -3,13 +3,13 @@
 //! Rows may hold -∞ (probability 0) beside at least one finite number; a row that is all -∞, or
 //! contains +∞ or NaN, gives NaN. Accuracy against f64 (tested): with `z = scale · (max - x)`,
 //! probabilities within `4e-7 + 1.3e-7·z` relative (the exponent's own rounding grows with z); below
-//! 1e-38 they are 0. Softmax adds up vector after vector, then the lanes by a tree; the other sums go
-//! in the order of `simd::loops::sums`.
+//! 1e-38 they are 0. Softmax adds up sixteen lanes, group after group, then the lanes by a tree; the
+//! other sums go in the order of `simd::loops::sums`.
 
 use crate::cpu::Kernels;
-use crate::simd::loops::{Elementwise, Map, Terms, sums};
-use crate::simd::math::exp;
-use crate::simd::{Kernel, Simd};
+use crate::simd::loops::{Elementwise, LaneSums, Map, Terms, sums};
+use crate::simd::math::{EXP2_LOWEST, exp, exp2_of_each};
+use crate::simd::{Kernel, SUM_LANES, Simd};
 
 struct SoftmaxRows<'a> {
     rows: &'a mut [f32],
@@ -32,24 +32,39 @@ fn row_max<S: Simd>(simd: S, row: &[f32]) -> f32 {
     simd.reduce_max(highest)
 }
 
+/// `e^(scale·z)` is `2^(binary_scale(scale)·z)`. Finite, so that a difference of 0 stays 0 whatever the scale.
+#[inline(always)]
+pub(crate) fn binary_scale(scale: f32) -> f32 {
+    (scale * std::f32::consts::LOG2_E).min(f32::MAX)
+}
+
+/// `2^(scale·(x - max))`, 0 where that would not be a normal number.
+#[inline(always)]
+fn exponential<S: Simd>(simd: S, x: S::F32, max: S::F32, scale: S::F32) -> S::F32 {
+    let exponent = simd.mul(simd.sub(x, max), scale);
+    let [value] = exp2_of_each(simd, [exponent]);
+    simd.select_less(exponent, simd.splat(EXP2_LOWEST), simd.splat(0.0), value)
+}
+
 /// `row = e^(scale·(row - max))`, and the sum of that.
 #[inline(always)]
 fn exponentials<S: Simd>(simd: S, row: &mut [f32], max: f32, scale: f32) -> f32 {
-    let (max, scale) = (simd.splat(max), simd.splat(scale));
-    let mut total = simd.splat(0.0);
-    let mut chunks = row.chunks_exact_mut(S::LANES);
-    for chunk in &mut chunks {
-        let value = exp(simd, simd.mul(simd.sub(simd.load(chunk), max), scale));
-        simd.store(chunk, value);
-        total = simd.add(total, value);
+    let (max, scale) = (simd.splat(max), simd.splat(binary_scale(scale)));
+    let mut total = LaneSums::zero(simd);
+    let mut groups = row.chunks_exact_mut(SUM_LANES);
+    for group in &mut groups {
+        for (part, chunk) in group.chunks_exact_mut(S::LANES).enumerate() {
+            let value = exponential(simd, simd.load(chunk), max, scale);
+            simd.store(chunk, value);
+            total.add_vector(simd, part, value);
+        }
     }
-    let tail = chunks.into_remainder();
-    if !tail.is_empty() {
-        let value = exp(simd, simd.mul(simd.sub(simd.load_partial(tail), max), scale));
+    for (part, tail) in groups.into_remainder().chunks_mut(S::LANES).enumerate() {
+        let value = exponential(simd, simd.load_partial(tail), max, scale);
         simd.store_partial(tail, value);
-        total = simd.add(total, simd.select_first(tail.len(), value, simd.splat(0.0)));
+        total.add_vector(simd, part, simd.select_first(tail.len(), value, simd.splat(0.0)));
     }
-    simd.reduce_sum(total)
+    total.total(simd)
 }
 
 /// Rows of at most this many vectors stay in registers from start to end.
@@ -87,7 +102,7 @@ fn store_row<S: Simd, const VECTORS: usize>(simd: S, row: &mut [f32], values: &[
 #[inline(always)]
 fn short_rows<S: Simd, const VECTORS: usize>(simd: S, rows: &mut [f32], cols: usize, scale: f32) {
     const TOGETHER: usize = 4;
-    let factor = simd.splat(scale);
+    let factor = simd.splat(binary_scale(scale));
     for rows in rows.chunks_mut(TOGETHER * cols) {
         let mut values = [[simd.splat(0.0); VECTORS]; TOGETHER];
         for (values, row) in values.iter_mut().zip(rows.chunks_exact(cols)) {
@@ -99,13 +114,13 @@ fn short_rows<S: Simd, const VECTORS: usize>(simd: S, rows: &mut [f32], cols: us
                 highest = simd.max(highest, value);
             }
             let max = simd.splat(simd.reduce_max(highest));
-            let mut total = simd.splat(0.0);
-            for value in values.iter_mut() {
+            let mut total = LaneSums::zero(simd);
+            for (vector, value) in values.iter_mut().enumerate() {
                 // Lanes beyond the row hold -∞ and become 0.
-                *value = exp(simd, simd.mul(simd.sub(*value, max), factor));
-                total = simd.add(total, *value);
+                *value = exponential(simd, *value, max, factor);
+                total.add_vector(simd, vector, *value);
             }
-            let share = simd.splat(1.0 / simd.reduce_sum(total));
+            let share = simd.splat(1.0 / total.total(simd));
             for value in values.iter_mut() {
                 *value = simd.mul(*value, share);
             }
@@ -271,7 +286,7 @@ impl Kernel for LogSumExp<'_> {
     fn run<S: Simd>(self, simd: S) -> f32 {
         let max = row_max(simd, self.0);
         let [total] = sums(simd, &ShiftedExp(max), [self.0]);
-        (f64::from(max) + f64::from(total).ln()) as f32
+        (f64::from(max) + libm::log(f64::from(total))) as f32
     }
 }
 

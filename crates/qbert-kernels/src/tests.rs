@@ -1,13 +1,16 @@
-//! The instruction set and the multiplier that exist for tests only: four lanes with a tile taller than a vector, and
-//! codes in another order. Whatever gives the right results on them does not rely on wide vectors or on one layout.
+//! The instruction sets and the multiplier that exist for tests only: four lanes with a tile taller than a vector, sixteen
+//! lanes, and codes in another order. Whatever gives the right results on them does not rely on the length of vectors or
+//! on one layout.
 //!
 //! The kernels of this CPU are tested from outside, in `tests/`.
+
+mod same_bits;
 
 use crate::int::{
     AttentionInput, Codes, LinearInput, LinearLayer, LinearOutput, LinearParams, Multiplier, PackedWeights, Quantizer,
     pack,
 };
-use crate::{Compute, DropoutKey, Kernels, LayerNorm, MatMut, MatRef, NormalizedMut, Start, Threads};
+use crate::{Compute, Kernels, MatMut, MatRef, Start, Threads};
 
 /// Numbers in -1..1 without a pattern.
 fn noise(length: usize, seed: u32) -> Vec<f32> {
@@ -25,13 +28,6 @@ fn codes(length: usize, seed: u32, levels: u32) -> Vec<u8> {
 
 fn compute(kernels: &str, threads: usize) -> Compute {
     Compute::new(Kernels::by_name(kernels).expect("made for tests"), Threads::new(threads).expect("threads"))
-}
-
-#[track_caller]
-fn assert_close(what: &str, found: &[f32], expected: &[f32]) {
-    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-        assert!((found - expected).abs() <= 1e-4 * expected.abs().max(1.0), "{what}[{index}]: {found} {expected}");
-    }
 }
 
 #[test]
@@ -54,29 +50,6 @@ fn products_on_narrow_vectors_equal_the_portable_ones() {
             // Both add the same terms in the same order.
             assert!(results[0] == results[1], "{m}×{n}×{k} on {threads} threads");
         }
-    }
-}
-
-#[test]
-fn vector_kernels_on_narrow_vectors_agree_with_the_portable_ones() {
-    for length in [1, 3, 4, 5, 16, 17, 33, 64, 100] {
-        let rows = 6;
-        let [portable, narrow] = ["portable", "narrow"].map(|kernels| {
-            let kernels = Kernels::by_name(kernels).expect("made for tests");
-            let x = noise(rows * length, 4);
-            let (mut gelu, mut softmax, mut sum) = (x.clone(), x.clone(), x.clone());
-            kernels.gelu(&x, &mut gelu);
-            kernels.softmax(&mut softmax, length, 0.7);
-            let (gamma, beta) = (noise(length, 5), noise(length, 6));
-            let (mut mean, mut rstd, mut out) = (vec![0.0; rows], vec![0.0; rows], x.clone());
-            let target = NormalizedMut { sum: &mut sum, mean: &mut mean, rstd: &mut rstd, out: &mut out };
-            kernels.layer_norm_forward(LayerNorm { gamma: &gamma, beta: &beta, epsilon: 1e-5 }, None, target);
-            let mut dropped = x.clone();
-            kernels.dropout(&mut dropped, DropoutKey::new(1, 2, 3), 17, 0.3);
-            ([gelu, softmax, out].concat(), dropped)
-        });
-        assert_close("gelu, softmax, LayerNorm", &narrow.0, &portable.0);
-        assert_eq!(narrow.1, portable.1, "dropout masks are the same everywhere");
     }
 }
 

@@ -1,11 +1,13 @@
-//! The same bytes with 1, 2, 3 and 7 threads, for every operation of `Compute`.
+//! The same bytes with 1, 2, 3 and 7 threads and on every instruction set, for every operation of `Compute`.
+//!
+//! Unit tests (`src/tests/same_bits.rs`) compare the instruction sets on all lengths and on special values.
 
 mod common;
 
 use common::{for_every_kernel, noise};
 use qbert_kernels::{
-    AdamW, CHUNK, Compute, DropoutKey, LayerNorm, LayerNormGradients, LayerNormTangents, MatMut, MatRef, Normalized,
-    NormalizedMut, Start, Threads,
+    AdamW, CHUNK, Compute, DropoutKey, Kernels, LayerNorm, LayerNormGradients, LayerNormTangents, MatMut, MatRef,
+    Normalized, NormalizedMut, Start, Threads,
 };
 
 /// Runs everything once and returns every result's bits.
@@ -114,23 +116,13 @@ fn one_two_three_and_seven_threads_give_the_same_bytes() {
     });
 }
 
-/// The portable set is the reference: others differ in the last bits only.
 #[test]
-fn instruction_sets_agree_closely() {
-    let all: Vec<_> = qbert_kernels::Kernels::supported()
-        .into_iter()
-        .map(|kernels| everything(&Compute::new(kernels, Threads::single())))
-        .collect();
-    let portable = all.last().expect("portable is always there");
-    for other in &all {
-        for ((name, got), (_, want)) in other.iter().zip(portable) {
-            if *name == "sums" {
-                continue;
-            }
-            for (got, want) in got.iter().zip(want) {
-                let (got, want) = (f32::from_bits(*got), f32::from_bits(*want));
-                assert!((got - want).abs() <= 2e-4 * want.abs().max(1.0), "{name}: {got} {want}");
-            }
+fn every_instruction_set_gives_the_same_bytes() {
+    let portable = Kernels::by_name("portable").expect("it runs everywhere");
+    let expected = everything(&Compute::new(portable, Threads::single()));
+    for_every_kernel(|kernels| {
+        for (found, expected) in everything(&Compute::new(kernels, Threads::single())).iter().zip(&expected) {
+            assert!(found == expected, "{} {}", kernels.name(), expected.0);
         }
-    }
+    });
 }

@@ -29,6 +29,12 @@ fn every_instruction_set_of_this_cpu_is_found() {
     assert!(found.iter().all(|name| KERNEL_NAMES.contains(name)));
 }
 
+/// Whether Linux says that the CPU has tiles. There is no other way to ask but the one that the kernels use.
+#[cfg(target_arch = "x86_64")]
+fn has_tiles() -> bool {
+    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains(" amx_int8"))
+}
+
 #[test]
 fn every_multiplier_of_this_cpu_is_found() {
     let found: Vec<&str> = Multiplier::supported().iter().map(|multiplier| multiplier.name()).collect();
@@ -37,9 +43,14 @@ fn every_multiplier_of_this_cpu_is_found() {
     #[cfg(target_arch = "x86_64")]
     {
         let sets: Vec<&str> = Kernels::supported().iter().map(|kernels| kernels.name()).collect();
-        let vnni = sets.contains(&"avx512") && is_x86_feature_detected!("avx512vnni");
+        let (avx512, avx2) = (sets.contains(&"avx512"), sets.contains(&"avx2"));
+        let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+        let amx = vnni && has_tiles();
+        expected.extend(amx.then_some("amx"));
         expected.extend(vnni.then_some("avx512-vnni"));
-        expected.extend(sets.contains(&"avx2").then_some("avx2"));
+        expected.extend(avx512.then_some("avx512"));
+        expected.extend((avx2 && is_x86_feature_detected!("avxvnni")).then_some("avx-vnni"));
+        expected.extend(avx2.then_some("avx2"));
     }
     #[cfg(target_arch = "aarch64")]
     {
@@ -47,7 +58,7 @@ fn every_multiplier_of_this_cpu_is_found() {
         expected.extend(std::arch::is_aarch64_feature_detected!("dotprod").then_some("neon-dotprod"));
         expected.push("neon");
     }
-    expected.push("portable");
+    expected.extend(["portable", "amx-software"]);
     assert_eq!(found, expected);
     assert!(found.iter().all(|name| Multiplier::NAMES.contains(name)));
     assert_eq!(Kernels::best().multiplier().name(), expected[0], "the best kernels have the best multiplier");
@@ -55,6 +66,7 @@ fn every_multiplier_of_this_cpu_is_found() {
     for kernels in Kernels::supported() {
         let best = match kernels.name() {
             "avx512" | "neon" => expected[0],
+            "avx2" if expected.contains(&"avx-vnni") => "avx-vnni",
             "avx2" => "avx2",
             _ => "portable",
         };
@@ -68,7 +80,9 @@ fn kernels_are_found_by_name_or_refused() {
         assert_eq!(Kernels::by_name(kernels.name()).expect("a supported name"), kernels);
         for multiplier in Multiplier::supported() {
             let both = format!("{}+{}", kernels.name(), multiplier.name());
-            assert_eq!(Kernels::by_name(&both).expect("supported names"), kernels.with_multiplier(multiplier));
+            let found = Kernels::by_name(&both).expect("supported names");
+            assert_eq!(found, kernels.with_multiplier(multiplier));
+            assert_eq!(found.to_string(), both);
         }
     }
     for (name, wrong) in [("sse9", "sse9"), ("portable+mmx", "mmx"), ("portable+", ""), ("+portable", "")] {
@@ -112,7 +126,7 @@ fn impossible_thread_counts_are_errors() {
 #[test]
 fn child_prints_what_is_detected() {
     match Kernels::detect() {
-        Ok(kernels) => println!("detected <{}+{}>", kernels.name(), kernels.multiplier().name()),
+        Ok(kernels) => println!("detected <{kernels}>"),
         Err(error) => println!("refused <{error}>"),
     }
 }
@@ -138,7 +152,7 @@ fn the_environment_variable_selects_the_kernels() {
             .expect("this test, run again");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let named = |kernels: Kernels| format!("detected <{}+{}>", kernels.name(), kernels.multiplier().name());
+    let named = |kernels: Kernels| format!("detected <{kernels}>");
     for kernels in Kernels::supported() {
         assert!(run(kernels.name()).contains(&named(kernels)));
         let both = format!("{}+portable", kernels.name());

@@ -69,20 +69,18 @@ fn values_and_derivatives_agree_with_f64() {
     });
 }
 
-/// The left tail keeps its relative accuracy, down to where f32 numbers end.
+/// Beyond the polynomial's range nothing is left of the other branch, however large x is.
 #[test]
-fn the_left_tail_is_relatively_accurate() {
-    let x: Vec<f32> = (0..12_000).map(|i| -(i as f32) * 1e-3).collect();
-    let want: Vec<f64> = x.iter().map(|&x| gelu(f64::from(x))).collect();
+fn the_tails_are_flat() {
+    let x: Vec<f32> = (0..2_000).map(|i| 5.34 + i as f32 * i as f32).collect();
+    let negative: Vec<f32> = x.iter().map(|x| -x).chain([f32::MIN, f32::NEG_INFINITY]).collect();
     for_every_kernel(|kernels| {
         let mut got = vec![0.0; x.len()];
         kernels.gelu(&x, &mut got);
-        // e^(-x²/2) multiplies the rounding of its argument by x²/2.
-        let allowed = |index: usize, want: f64| {
-            let x = f64::from(x[index]);
-            want.abs() * 3e-7 * (1.0 + 0.5 * x * x) + 1e-38
-        };
-        assert_close(kernels.name(), &got, &want, allowed);
+        assert_eq!(got, x, "{}", kernels.name());
+        let mut got = vec![1.0; negative.len()];
+        kernels.gelu(&negative, &mut got);
+        assert!(got.iter().all(|&y| y == got[0] && y.abs() < 2e-7), "{}: {}", kernels.name(), got[0]);
     });
 }
 
@@ -110,8 +108,8 @@ fn every_length_and_tail_is_computed() {
 fn not_a_number_stays_visible() {
     for_every_kernel(|kernels| {
         let mut out = [0.0; 2];
-        kernels.gelu(&[f32::NAN, f32::NEG_INFINITY], &mut out);
-        assert!(out[0].is_nan() && out[1].is_nan());
+        kernels.gelu(&[f32::NAN, f32::INFINITY], &mut out);
+        assert!(out[0].is_nan() && out[1] == f32::INFINITY);
         kernels.tanh(&[f32::NAN, f32::INFINITY], &mut out);
         assert!(out[0].is_nan() && out[1] == 1.0);
     });

@@ -77,8 +77,9 @@ impl Case {
         for (token, codes) in self.codes.chunks_exact(self.inputs).enumerate() {
             let row: i64 = codes.iter().map(|&a| i64::from(a) - zero).sum();
             for n in 0..self.neurons {
-                let inner = steps[n] * (sums[token * self.neurons + n] as f32) + lows[n] * (row as f32);
-                results.push(self.quantizer.step() * inner + biases[n]);
+                let (step, low) = (self.quantizer.step() * steps[n], self.quantizer.step() * lows[n]);
+                let offset = low.mul_add(row as f32, biases[n]);
+                results.push(step.mul_add(sums[token * self.neurons + n] as f32, offset));
             }
         }
         results

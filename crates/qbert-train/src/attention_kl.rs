@@ -173,7 +173,7 @@ fn term(p: f32, q: f32) -> f64 {
     if p == 0.0 {
         return 0.0;
     }
-    f64::from(p) * (f64::from(p) / f64::from(q.max(f32::MIN_POSITIVE))).ln()
+    f64::from(p) * libm::log(f64::from(p) / f64::from(q.max(f32::MIN_POSITIVE)))
 }
 
 #[cfg(test)]

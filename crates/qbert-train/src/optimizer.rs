@@ -63,6 +63,19 @@ pub struct Optimizer {
     spans: Vec<(Range<usize>, bool)>,
 }
 
+/// `base^exponent` by squaring. What `powi` does is the platform's choice, and so are its last bits.
+pub(crate) fn power(base: f64, exponent: usize) -> f64 {
+    let (mut square, mut left, mut result) = (base, exponent, 1.0);
+    while left > 0 {
+        if left % 2 == 1 {
+            result *= square;
+        }
+        square *= square;
+        left /= 2;
+    }
+    result
+}
+
 impl Optimizer {
     /// An optimizer that has taken no step.
     pub fn new(settings: OptimizerSettings, layout: &ParameterLayout) -> Self {
@@ -91,15 +104,14 @@ impl Optimizer {
         let OptimizerSettings { beta1, beta2, epsilon, weight_decay, clip, .. } = self.settings;
         // PyTorch's clip_grad_norm_: a hair below the limit, and never a scale above 1.
         let scale = if clip > 0.0 { (clip / (norm + 1e-6)).min(1.0) } else { 1.0 };
-        let power = self.steps as i32;
         let step = AdamW {
             learning_rate: rate as f32,
             beta1: beta1 as f32,
             beta2: beta2 as f32,
             epsilon: epsilon as f32,
             weight_decay: 0.0,
-            correction1: (1.0 - beta1.powi(power)) as f32,
-            correction2: (1.0 - beta2.powi(power)) as f32,
+            correction1: (1.0 - power(beta1, self.steps)) as f32,
+            correction2: (1.0 - power(beta2, self.steps)) as f32,
             gradient_scale: scale as f32,
         };
         for (span, decays) in &self.spans {
@@ -109,5 +121,17 @@ impl Optimizer {
             compute.adamw(&step, &mut weights[span.clone()], &gradients[span.clone()], first, second);
         }
         norm
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::power;
+
+    #[test]
+    fn powers_by_squaring() {
+        assert_eq!((power(0.9, 0), power(0.9, 1), power(0.5, 40)), (1.0, 0.9, 1.0 / (1_u64 << 40) as f64));
+        assert_eq!(power(0.999, 5), 0.999 * (0.999 * 0.999 * (0.999 * 0.999)));
+        assert_eq!(power(0.95, 1_000_000), 0.0);
     }
 }

@@ -52,11 +52,11 @@ impl Stream {
     /// Fills with normally distributed values (Box–Muller).
     pub fn fill_normal(&mut self, values: &mut [f32], deviation: f32) {
         for pair in values.chunks_mut(2) {
-            let radius = (-2.0 * self.uniform().ln()).sqrt() * f64::from(deviation);
+            let radius = (-2.0 * libm::log(self.uniform())).sqrt() * f64::from(deviation);
             let angle = std::f64::consts::TAU * self.uniform();
-            pair[0] = (radius * angle.cos()) as f32;
+            pair[0] = (radius * libm::cos(angle)) as f32;
             if let Some(second) = pair.get_mut(1) {
-                *second = (radius * angle.sin()) as f32;
+                *second = (radius * libm::sin(angle)) as f32;
             }
         }
     }

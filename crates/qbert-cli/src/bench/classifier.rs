@@ -15,6 +15,7 @@ use qbert_train::{Batch, Error, Result, Targets};
 use serde::Serialize;
 
 use super::python_random;
+use crate::machine::Computer;
 
 /// One measurement, in the fields that the PyTorch scripts print.
 #[derive(Debug, Clone, Serialize)]
@@ -34,6 +35,8 @@ pub(super) struct Measurement {
     pub(super) n: usize,
     /// Peak memory use of the process so far.
     pub(super) peak_rss_mib: Option<f64>,
+    #[serde(flatten)]
+    pub(super) computer: Computer,
 }
 
 /// How long a benchmark repeats its work.
@@ -92,6 +95,7 @@ impl<'a> Classifier<'a> {
             best_ms: times[0],
             n: times.len(),
             peak_rss_mib: peak_rss_mib(),
+            computer: Computer::with(self.compute.kernels()),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! `qbert bench infer`: the speed of a packed model, on the workloads and in the fields of the compared programs' script.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -14,11 +14,11 @@ use qbert_train::Batch;
 use qbert_train::random::Stream;
 
 use super::classifier::peak_rss_mib;
+use crate::machine::Computer;
 use crate::{compute, model, note};
 
-/// Runs before the first measured one.
+/// Runs before the first measured one; one is enough if it takes the whole budget.
 const WARM: usize = 2;
-const AT_LEAST: usize = 5;
 
 /// A packed model's forward pass: A 1x32, B 1x128, C 1x384, D 32x128 tokens.
 #[derive(Debug, Args)]
@@ -26,6 +26,7 @@ const AT_LEAST: usize = 5;
 Examples:
   qbert bench infer --model model.qbert --threads 1 2 --json
   qbert bench infer --model minilm --bits 2,3 --work BD --json
+  qbert bench infer --model minilm --bits 8 --save eight.qbert
 
 A checkpoint is first packed in memory, without training: every layer at the first width, the middle
 third of the layers at the second, the word embedding at 4 bits, positions and types at 8, activations
@@ -46,6 +47,12 @@ pub(crate) struct Options {
     /// Seconds for each measurement.
     #[arg(long, default_value_t = 3.0)]
     budget: f64,
+    /// Runs of each measurement, at least.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Write the checkpoint, as it was packed, to this file, to measure it again without packing.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
     /// Leave out the other tokens after the last layer's attention, as a classifier of texts may.
     #[arg(long)]
     first_token_only: bool,
@@ -68,12 +75,14 @@ struct Measurement {
     first_token_only: bool,
     file_bytes: usize,
     peak_rss_mib: Option<f64>,
+    #[serde(flatten)]
+    computer: Computer,
 }
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let works = options.work.chars().map(work).collect::<Result<Vec<_>>>()?;
     let bytes = bytes(options, quiet)?;
-    let mut text = String::new();
+    let mut text = if options.json { String::new() } else { format!("{}\n", Computer::here()?) };
     for &threads in &options.threads {
         let options_of = SessionOptions::default().threads(threads);
         let session = Session::from_bytes(&options.model, bytes.clone(), options_of)?;
@@ -136,6 +145,10 @@ fn bytes(options: &Options, quiet: bool) -> Result<Vec<u8>> {
             let hint = "leave --bits out, or give the checkpoint".to_owned();
             return Err(Error::new(ErrorKind::BadInput, "--bits: a packed model has its own widths", hint));
         }
+        if options.save.is_some() {
+            let hint = "leave --save out: this is such a file".to_owned();
+            return Err(Error::new(ErrorKind::BadInput, "--save: the model is packed already", hint));
+        }
         let failed = |source| qbert_model::Error::Io { path: path.to_owned(), action: "read", source };
         return Ok(std::fs::read(path).map_err(failed)?);
     }
@@ -160,7 +173,11 @@ fn bytes(options: &Options, quiet: bool) -> Result<Vec<u8>> {
     let batch = Batch { segments: vec![0; ids.len()], input_ids: ids, offsets, ..Batch::new() };
     let data = CalibrationData::Batches(std::slice::from_ref(&batch));
     let packing = Packing::by_plan(&directory, plan, Some(data), &compute(Some(Threads::available()))?)?;
-    packing.bytes(&options.model)
+    let bytes = packing.bytes(&options.model)?;
+    if let Some(file) = &options.save {
+        qbert_model::atomic::write_file(file, |writer| writer.write_all(&bytes))?;
+    }
+    Ok(bytes)
 }
 
 /// Random tokens between `[CLS]` and `[SEP]`, always the same.
@@ -184,12 +201,16 @@ fn measure(options: &Options, session: &Session, work: Work) -> Result<Measureme
     let segments = vec![0; ids.len()];
     let scope = if options.first_token_only { Scope::Scores } else { Scope::Hidden };
     let run = || session.forward(Tokens { ids: &ids, segments: &segments, offsets: &offsets }, scope).map(drop);
-    for _ in 0..WARM {
-        run()?;
+    let budget = Duration::try_from_secs_f64(options.budget).unwrap_or(Duration::ZERO);
+    let begun = Instant::now();
+    for warm in 0..WARM {
+        if warm == 0 || begun.elapsed() < budget {
+            run()?;
+        }
     }
     let mut times = Vec::new();
-    let end = Instant::now() + Duration::try_from_secs_f64(options.budget).unwrap_or(Duration::ZERO);
-    while times.len() < AT_LEAST || Instant::now() < end {
+    let end = Instant::now() + budget;
+    while times.len() < options.runs as usize || Instant::now() < end {
         let start = Instant::now();
         run()?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
@@ -208,6 +229,7 @@ fn measure(options: &Options, session: &Session, work: Work) -> Result<Measureme
         first_token_only: options.first_token_only,
         file_bytes: session.model().file_len(),
         peak_rss_mib: peak_rss_mib(),
+        computer: Computer::with(session.compute().kernels()),
     })
 }
 

@@ -23,7 +23,7 @@ use super::tile::{PANEL, Rows, Tile};
 use crate::compute::Compute;
 use crate::shared_matrix::SharedMatrix;
 use crate::simd::{Kernel, Simd};
-use buffers::{Buffers, Shape};
+use buffers::{BITS, Buffers, Shape};
 use std::ops::Range;
 
 /// Codes of query, key and value, each `[tokens, heads · head_size]`, and which tokens form a sequence.
@@ -90,6 +90,7 @@ impl Compute {
             let shape = Shape::new(input.head_size(), tokens.len(), multiplier);
             let mut scratch = self.scratch(shape.bytes());
             let mut buffers = Buffers::new(&shape, scratch.parts());
+            let _products = multiplier.begin();
             for head in group * per_task..input.heads.min((group + 1) * per_task) {
                 let head = Head { compute: self, input, head, tokens: tokens.clone(), shape: &shape, output };
                 // SAFETY: this task alone writes these tokens and heads of the context.
@@ -108,9 +109,6 @@ fn heads_per_task(heads: usize, head_size: usize) -> usize {
     }
     count
 }
-
-/// Width of all codes in attention.
-const BITS: u8 = 8;
 
 /// Where the context goes.
 #[derive(Clone, Copy)]
@@ -178,7 +176,7 @@ impl Head<'_> {
     /// Keys as cells: lane `j` of a cell has four dimensions of key `j`, as unsigned codes; zeros beyond the end.
     fn lay_out_keys(&self, cells: &mut [u8]) {
         let (shape, keys) = (self.shape, self.input.key.0);
-        if shape.tokens < shape.key_panels * PANEL || !shape.head_size.is_multiple_of(CELL_INPUTS) {
+        if shape.tokens < shape.key_panels * PANEL || shape.head_size < shape.dimension_steps * CELL_INPUTS {
             cells.fill(0);
         }
         for token in 0..shape.tokens {
@@ -255,11 +253,13 @@ impl Head<'_> {
     fn write_probabilities(&self, rows: usize, buffers: &mut Buffers<'_>) {
         let shape = self.shape;
         let (scores_row, codes_row) = (shape.scores_row(), shape.codes_row());
+        // Finite, so that the largest score of a row has the exponent 0 whatever the steps are; as in training.
+        let scale = self.input.query.1.step * self.input.key.1.step / (shape.head_size as f32).sqrt();
         self.compute.kernels().run(SoftmaxRows {
             scores: &mut buffers.scores[..rows * scores_row],
             scores_row,
             count: shape.tokens,
-            scale: self.input.query.1.step * self.input.key.1.step / (shape.head_size as f32).sqrt(),
+            scale: scale.clamp(f32::MIN_POSITIVE, f32::MAX),
             codes: &mut buffers.codes[..rows * codes_row],
             codes_row,
             sums: &mut buffers.code_sums[..rows],

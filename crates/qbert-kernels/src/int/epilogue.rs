@@ -1,12 +1,11 @@
 //! Turns exact integer sums into what the next operation reads, in one pass over a tile.
 //!
 //! ```text
-//! y_n = Δa · ( Δw_n·f32(S - z·ΣW_n) + w0_n·f32(ΣA - z·K) ) + b_n
+//! y_n = (Δa·Δw_n)·f32(S - z·ΣW_n) + ( (Δa·w0_n)·f32(ΣA - z·K) + b_n )
 //! ```
 //!
-//! The integers are exact. Every float operation is then rounded separately, in exactly this order and never fused, so
-//! that `y`, and the codes made from it, have the same bits on every instruction set. GELU agrees between instruction
-//! sets only to its stated accuracy, as in training.
+//! The integers are exact. The two products of steps are rounded, and each of the two sums is one fused multiply-add. So
+//! `y`, and everything made from it, has the same bits on every instruction set.
 
 use super::codes::{Quantizer, QuantizerLanes};
 use super::params::LinearParams;
@@ -171,7 +170,9 @@ impl Place {
 
 /// The numbers of one vector of neurons.
 struct Neurons<S: Simd> {
+    /// `Δa·Δw`
     step: S::F32,
+    /// `Δa·w0`
     low: S::F32,
     bias: S::F32,
 }
@@ -180,9 +181,10 @@ impl Finish<'_> {
     #[inline(always)]
     fn neurons<S: Simd>(&self, simd: S, neuron: usize) -> Neurons<S> {
         let LinearParams { steps, lows, biases, .. } = self.params;
+        let step = simd.splat(self.step);
         Neurons {
-            step: simd.load(&steps[neuron..]),
-            low: simd.load(&lows[neuron..]),
+            step: simd.mul(step, simd.load(&steps[neuron..])),
+            low: simd.mul(step, simd.load(&lows[neuron..])),
             bias: simd.load(&biases[neuron..]),
         }
     }
@@ -195,9 +197,8 @@ impl Finish<'_> {
     unsafe fn y<S: Simd>(&self, simd: S, neurons: &Neurons<S>, row: usize, offset: usize) -> S::F32 {
         // SAFETY: a row of the tile has 32 sums.
         let sum = unsafe { simd.load_i32_ptr(self.sums.as_ptr().add(row * PANEL + offset)) };
-        let codes = simd.mul(neurons.step, simd.to_f32(sum));
-        let inner = simd.add(codes, simd.mul(neurons.low, simd.splat(self.row_terms[row])));
-        simd.add(simd.mul(simd.splat(self.step), inner), neurons.bias)
+        let offset = simd.mul_add(neurons.low, simd.splat(self.row_terms[row]), neurons.bias);
+        simd.mul_add(neurons.step, simd.to_f32(sum), offset)
     }
 
     /// Calls `store(place, y)` for every vector of the tile.

@@ -144,6 +144,7 @@ impl<'a> Plan<'a> {
             let (tile_rows, room) = (self.tile_rows(&rows, tile), self.arranged_range(tile));
             self.multiplier.arrange(tile_rows, &mut buffers.arranged[room]);
         }
+        let _products = self.multiplier.begin();
         for panel in panels {
             // SAFETY: the panel's neurons of these rows are this task's part of the target.
             unsafe { self.run_panel(compute, panel, rows.clone(), &mut buffers) };
@@ -206,8 +207,14 @@ impl<'a> Plan<'a> {
         tile * bytes..(tile + 1) * bytes
     }
 
-    /// Steps of four inputs through a row.
+    /// Steps of four inputs through a row, as many as the multiplier takes. The stored codes of a row, padded to whole
+    /// cache lines, are at least as long.
     fn steps(&self) -> usize {
+        self.multiplier.padded_steps(self.stored_steps())
+    }
+
+    /// Cells of a tile of weights.
+    fn stored_steps(&self) -> usize {
         self.weights.blocks() * BLOCK_CELLS
     }
 
@@ -216,13 +223,16 @@ impl<'a> Plan<'a> {
     fn panel<'b>(&'b self, panel: usize, room: &'b mut [u8]) -> (&'b [u8], usize) {
         let tiles = 2 * panel..self.weights.tiles().min(2 * panel + 2);
         let (bits, both) = (self.weights.bits(), tiles.len() == 2);
-        if bits == 8 && self.multiplier.reads_stored_cells() {
+        let padded = self.steps() != self.stored_steps();
+        if bits == 8 && !padded && self.multiplier.reads_stored_cells() {
             let stored = self.weights.tile_range(tiles);
             return (stored, if both { stored.len() / 2 } else { 0 });
         }
         let half = room.len() / 2;
         for (tile, cells) in tiles.zip(room.chunks_exact_mut(half)) {
-            self.multiplier.widen(bits, self.weights.tile(tile), cells);
+            let (stored, padding) = cells.split_at_mut(self.stored_steps() * CELL);
+            self.multiplier.widen(bits, self.weights.tile(tile), stored);
+            padding.fill(0);
             self.multiplier.rearrange(bits, cells);
         }
         (room, if both { half } else { 0 })

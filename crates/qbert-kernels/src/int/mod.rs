@@ -15,10 +15,9 @@
 //! This is a whole encoder: one f32 matrix for the residual stream, one [`Codes`] per activation tensor, no padding
 //! between sequences, and no allocation once the buffers have grown (`examples/int_kernel_speed.rs` has the loop).
 //!
-//! **Guarantees.** Integer sums are exact and equal with every multiplier, whatever the codes. A linear layer's result,
-//! and the codes made from it, have the same bits on every instruction set. GELU, softmax and LayerNorm are those of
-//! training: one instruction set gives the same bits with any number of threads; between instruction sets the last bits
-//! of floats may differ (and so, rarely, a code whose value was halfway between two). NaN becomes code 0.
+//! **Guarantees.** Integer sums are exact and equal with every multiplier, whatever the codes. Everything else (linear
+//! layers, GELU, softmax, LayerNorm, and the codes made from them) has the same bits on every instruction set and with
+//! any number of threads, and the same bits as in training. NaN becomes code 0.
 //!
 //! **Choice of kernels.** [`Kernels`] brings the best [`Multiplier`] for its instruction set: `avx512` multiplies with
 //! VNNI where the CPU has it, otherwise with AVX2; `neon` with matrix products (i8mm) or dot products where the CPU has

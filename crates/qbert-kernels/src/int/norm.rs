@@ -2,8 +2,7 @@
 //!
 //! The hidden state is one f32 matrix that stays in place: a linear layer adds its result to it, LayerNorm overwrites it,
 //! and the codes that the next linear layer reads are written in the same pass. The arithmetic and the order of every
-//! sum are those of [`crate::Kernels::layer_norm_forward`], so on one instruction set training and inference agree to
-//! the last bit.
+//! sum are those of [`crate::Kernels::layer_norm_forward`], so training and inference agree to the last bit.
 
 use super::codes::{Codes, Quantizer, QuantizerLanes};
 use super::epilogue;
@@ -108,34 +107,35 @@ impl Kernel for NormRows<'_> {
                 Some(codes) => {
                     let lanes = QuantizerLanes::new(simd, &codes.quantizer);
                     let target = codes.row(index, width.next_multiple_of(S::LANES));
-                    normalize(simd, numbers, &norm, row, |col, value| {
+                    for (vector, part) in row.chunks_mut(S::LANES).enumerate() {
+                        let value = normalize(simd, numbers, &norm, vector * S::LANES, part);
                         // SAFETY: the row has room for whole vectors.
-                        unsafe { simd.store_i8_ptr(target.add(col), lanes.codes(simd, value)) };
-                    });
+                        unsafe { simd.store_i8_ptr(target.add(vector * S::LANES), lanes.codes(simd, value)) };
+                    }
                 }
-                None => normalize(simd, numbers, &norm, row, |_, _| {}),
+                None => {
+                    for (vector, part) in row.chunks_mut(S::LANES).enumerate() {
+                        normalize(simd, numbers, &norm, vector * S::LANES, part);
+                    }
+                }
             }
         }
     }
 }
 
-/// `γ·x̂ + β` of one row in place; `also(column, values)` sees every vector, with zeros beyond the row's end.
+/// `γ·x̂ + β` in place, of the part of a row that begins at column `col`: at most one vector, which is also returned.
 #[inline(always)]
-fn normalize<S: Simd>(simd: S, row: Row, norm: &LayerNorm<'_>, values: &mut [f32], also: impl Fn(usize, S::F32)) {
-    for (index, part) in values.chunks_mut(S::LANES).enumerate() {
-        let col = index * S::LANES;
-        let (gamma, beta) = (&norm.gamma[col..col + part.len()], &norm.beta[col..col + part.len()]);
-        let result = if part.len() == S::LANES {
-            let result = simd.mul_add(row.hat(simd, simd.load(part)), simd.load(gamma), simd.load(beta));
-            simd.store(part, result);
-            result
-        } else {
-            let hat = row.hat(simd, simd.load_partial(part));
-            let result = simd.mul_add(hat, simd.load_partial(gamma), simd.load_partial(beta));
-            simd.store_partial(part, result);
-            result
-        };
-        also(col, result);
+fn normalize<S: Simd>(simd: S, row: Row, norm: &LayerNorm<'_>, col: usize, part: &mut [f32]) -> S::F32 {
+    let (gamma, beta) = (&norm.gamma[col..col + part.len()], &norm.beta[col..col + part.len()]);
+    if part.len() == S::LANES {
+        let result = simd.mul_add(row.hat(simd, simd.load(part)), simd.load(gamma), simd.load(beta));
+        simd.store(part, result);
+        result
+    } else {
+        let hat = row.hat(simd, simd.load_partial(part));
+        let result = simd.mul_add(hat, simd.load_partial(gamma), simd.load_partial(beta));
+        simd.store_partial(part, result);
+        result
     }
 }
 

@@ -3,10 +3,12 @@
 //! The arithmetic and the order of the sum are those of [`crate::Kernels::softmax`] (scores below 2^24 are exact in f32),
 //! so probabilities have the same bits; a code is `round_half_even(255 · p)`.
 
-use crate::simd::math::exp_of_each;
+use crate::simd::loops::LaneSums;
+use crate::simd::math::exp2_of_each;
 use crate::simd::{Kernel, Simd};
+use crate::softmax::binary_scale;
 
-/// Vectors whose exponentials are computed at once.
+/// Vectors whose exponentials are computed at once: whole groups of the lanes of a sum.
 const TOGETHER: usize = 4;
 
 /// Turns rows of scores into codes.
@@ -55,11 +57,12 @@ fn row_max<S: Simd>(simd: S, scores: &[i32]) -> i32 {
     simd.reduce_max_i32(simd.max_i32(highest[0], highest[1]))
 }
 
-/// Replaces the scores by the bits of `e^(scale·(score - max))`, 0 from `count` on; returns the sum.
+/// Replaces the scores by the bits of `e^(scale·(score - max))`, 0 from `count` on; returns the sum. What training
+/// flushes to 0 is `2^-126` here, too little to change the sum, or a code.
 #[inline(always)]
 fn exponentials<S: Simd>(simd: S, scores: &mut [i32], count: usize, max: i32, scale: f32) -> f32 {
-    let (max, scale) = (simd.splat_u32(max.cast_unsigned()), simd.splat(scale));
-    let mut total = simd.splat(0.0);
+    let (max, scale) = (simd.splat_u32(max.cast_unsigned()), simd.splat(binary_scale(scale)));
+    let mut total = LaneSums::zero(simd);
     let exponent = |part: &[i32]| {
         // SAFETY: a whole vector is there.
         let score = unsafe { simd.load_i32_ptr(part.as_ptr()) };
@@ -72,22 +75,22 @@ fn exponentials<S: Simd>(simd: S, scores: &mut [i32], count: usize, max: i32, sc
         for (value, part) in values.iter_mut().zip(several.chunks_exact(S::LANES)) {
             *value = exponent(part);
         }
-        let values = exp_of_each(simd, values);
-        for (&value, part) in values.iter().zip(several.chunks_exact_mut(S::LANES)) {
+        let values = exp2_of_each(simd, values);
+        for (index, (&value, part)) in values.iter().zip(several.chunks_exact_mut(S::LANES)).enumerate() {
             // SAFETY: a whole vector is there; integers may hold any bits.
             unsafe { simd.store_ptr(part.as_mut_ptr().cast(), value) };
-            total = simd.add(total, value);
+            total.add_vector(simd, index, value);
         }
     }
     for (index, part) in rest.chunks_exact_mut(S::LANES).enumerate() {
         let left = (count - whole - index * S::LANES).min(S::LANES);
-        let [value] = exp_of_each(simd, [exponent(part)]);
+        let [value] = exp2_of_each(simd, [exponent(part)]);
         let value = simd.select_first(left, value, simd.splat(0.0));
         // SAFETY: as above.
         unsafe { simd.store_ptr(part.as_mut_ptr().cast(), value) };
-        total = simd.add(total, value);
+        total.add_vector(simd, index, value);
     }
-    simd.reduce_sum(total)
+    total.total(simd)
 }
 
 /// `round(255 · share · e)` minus 128; returns the sum without the 128.

@@ -117,11 +117,21 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn exp2_integer(self, n: __m512) -> __m512 {
-        vector!(_mm512_scalef_ps(_mm512_set1_ps(1.0), n))
+        self.mul_exp2_integer(self.splat(1.0), n)
+    }
+    #[inline(always)]
+    fn mul_exp2_integer(self, a: __m512, n: __m512) -> __m512 {
+        vector!(_mm512_scalef_ps(a, n))
     }
     #[inline(always)]
     fn reduce_sum(self, a: __m512) -> f32 {
-        vector!(_mm512_reduce_add_ps(a))
+        // Written out, because the order of `_mm512_reduce_add_ps` is not documented.
+        vector!({
+            let eight = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        })
     }
     #[inline(always)]
     fn reduce_max(self, a: __m512) -> f32 {

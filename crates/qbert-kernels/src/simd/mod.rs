@@ -14,6 +14,7 @@ use crate::implementations::implementations;
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+mod fused;
 pub(crate) mod loops;
 pub(crate) mod math;
 #[cfg(target_arch = "aarch64")]
@@ -28,6 +29,8 @@ implementations! {
     Neon: neon::Neon = "neon" if "aarch64";
     // Four lanes and a tile taller than a vector, as NEON has: shows that no kernel relies on wider vectors.
     #[cfg(test)] Narrow: portable::Narrow = "narrow";
+    // Sixteen lanes, as AVX-512 has: runs its paths through every kernel on CPUs without it.
+    #[cfg(test)] Wide: portable::Wide = "wide";
     Portable: portable::Portable = "portable";
 }
 
@@ -49,6 +52,11 @@ fn vectorize<S: Simd, K: Kernel>(simd: S, kernel: K) -> K::Output {
 /// The longest vector: `LANES` is a power of two up to this, so that it divides every block that kernels cut their data
 /// into. Buffers on the stack are sized by it. Raise it for an instruction set with longer vectors.
 pub(crate) const MAX_LANES: usize = 16;
+
+/// The lanes that sums are spread over, on every instruction set: a float sum depends on its order, so the order must
+/// not depend on `LANES`. Sets with shorter vectors take several ([`loops::LaneSums`]).
+pub(crate) const SUM_LANES: usize = 16;
+const _: () = assert!(MAX_LANES <= SUM_LANES);
 
 /// The tallest GEMM micro-tile. Raise it, and extend the list in `gemm/tile.rs`, for a taller one.
 pub(crate) const MAX_TILE_ROWS: usize = 12;
@@ -80,8 +88,8 @@ pub(crate) struct Transpose {
 
 /// One instruction set: vectors of `LANES` 32-bit floats or integers.
 ///
-/// The order of every horizontal reduction is fixed per instruction set (a tree over the lanes). `mul_add` rounds once on
-/// AVX2, AVX-512 and NEON, and twice on the portable set.
+/// Every set gives the same bits: an operation rounds once, as IEEE 754 says, nothing is flushed to zero, and sums have
+/// one order (see [`SUM_LANES`]). Only the sign and the payload of a NaN may differ.
 pub(crate) trait Simd: Copy + Send + Sync + 'static {
     type F32: Copy;
     type U32: Copy;
@@ -105,25 +113,32 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32;
     fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
     fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
-    /// The larger of each pair of lanes; `b` when either is NaN.
+    /// Lane by lane `if a > b { a } else { b }`: the second operand when either is NaN, or both are zero.
     fn max(self, a: Self::F32, b: Self::F32) -> Self::F32;
-    /// The smaller of each pair of lanes; `b` when either is NaN.
+    /// Lane by lane `if a < b { a } else { b }`: the second operand when either is NaN, or both are zero.
     fn min(self, a: Self::F32, b: Self::F32) -> Self::F32;
     fn sqrt(self, a: Self::F32) -> Self::F32;
     fn abs(self, a: Self::F32) -> Self::F32;
-    /// `a * b + c`
+    /// `a * b + c`, rounded once.
     fn mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
-    /// `c - a * b`
+    /// `c - a * b`, rounded once.
     fn neg_mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
     /// Lane by lane `if a < b { yes } else { no }`; a NaN in `a` or `b` gives `no`.
     fn select_less(self, a: Self::F32, b: Self::F32, yes: Self::F32, no: Self::F32) -> Self::F32;
     /// `a` in the first `count` lanes, `b` in the others.
     fn select_first(self, count: usize, a: Self::F32, b: Self::F32) -> Self::F32;
-    /// The nearest integer, ties to even.
+    /// The nearest integer, ties to even, of numbers within ±2^22; the sign of a zero stays.
     fn round(self, a: Self::F32) -> Self::F32;
     /// `2^n` for integer-valued `n` in -126..=127.
     fn exp2_integer(self, n: Self::F32) -> Self::F32;
+    /// `a · 2^n` for integer-valued `n` in -126..=127.
+    #[inline(always)]
+    fn mul_exp2_integer(self, a: Self::F32, n: Self::F32) -> Self::F32 {
+        self.mul(a, self.exp2_integer(n))
+    }
+    /// The sum of all lanes by a tree: the upper half is added to the lower half until one is left.
     fn reduce_sum(self, a: Self::F32) -> f32;
+    /// The largest lane; unspecified if one is NaN.
     fn reduce_max(self, a: Self::F32) -> f32;
 
     fn splat_u32(self, value: u32) -> Self::U32;

@@ -1,7 +1,7 @@
 //! The portable set: lanes as a plain array, which the compiler turns into whatever vectors the target always has. It is
-//! the reference for the other sets and the fallback elsewhere. It has no fused multiply-add, because without hardware
-//! support that is a slow library call.
+//! the reference for the other sets, to the last bit, and the fallback elsewhere.
 
+use super::fused::multiply_add;
 use super::{Kernel, Simd};
 
 /// Runs on any CPU.
@@ -17,6 +17,10 @@ impl Portable {
 /// The set that stands in for narrow vectors in unit tests.
 #[cfg(test)]
 pub(crate) type Narrow = Array<4, 10>;
+
+/// The set that stands in for the widest vectors in unit tests.
+#[cfg(test)]
+pub(crate) type Wide = Array<16, 12>;
 
 macro_rules! lanes {
     ($lane:ident => $value:expr) => {{
@@ -88,11 +92,11 @@ impl<const LANES: usize, const TILE_ROWS: usize> Simd for Array<LANES, TILE_ROWS
     }
     #[inline(always)]
     fn mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32 {
-        lanes!(i => a[i] * b[i] + c[i])
+        lanes!(i => multiply_add(a[i], b[i], c[i]))
     }
     #[inline(always)]
     fn neg_mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32 {
-        lanes!(i => c[i] - a[i] * b[i])
+        lanes!(i => multiply_add(-a[i], b[i], c[i]))
     }
     #[inline(always)]
     fn select_less(self, a: Self::F32, b: Self::F32, yes: Self::F32, no: Self::F32) -> Self::F32 {
@@ -104,10 +108,10 @@ impl<const LANES: usize, const TILE_ROWS: usize> Simd for Array<LANES, TILE_ROWS
     }
     #[inline(always)]
     fn round(self, a: Self::F32) -> Self::F32 {
-        // Adding 1.5·2^23 leaves no fraction bits: the addition itself rounds, ties to even. Only
-        // called with |a| far below 2^22.
+        // Adding 1.5·2^23 leaves no fraction bits: the addition itself rounds, ties to even. It loses the sign of a
+        // zero.
         const SHIFT: f32 = 12_582_912.0;
-        lanes!(i => (a[i] + SHIFT) - SHIFT)
+        lanes!(i => ((a[i] + SHIFT) - SHIFT).copysign(a[i]))
     }
     #[inline(always)]
     fn exp2_integer(self, n: Self::F32) -> Self::F32 {

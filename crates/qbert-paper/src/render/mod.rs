@@ -100,7 +100,7 @@ impl Rendered {
 }
 
 /// Renders page and figures from a directory of results and the files next to it: `sensitivity-TASK.json`,
-/// `weight-errors-TASK.json`, `landscape-TASK.json`, `attention-kl-TASK.json`, and `bench-infer.json` for a README.
+/// `weight-errors-TASK.json`, `landscape-TASK.json`, `attention-kl-TASK.json`, and `speed/minilm-l6.*.json` for a README.
 ///
 /// `command` is the command that makes the page; the page prints it.
 ///

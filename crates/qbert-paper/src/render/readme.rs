@@ -25,7 +25,7 @@ struct Width {
     title: &'static str,
     /// The method's name in the results.
     method: &'static str,
-    /// The model's name in `bench-infer.json`.
+    /// The model's name in the results of speed.
     bench: &'static str,
 }
 
@@ -36,8 +36,15 @@ const WIDTHS: [Width; 4] = [
     Width { title: "2 bits", method: "q-bert:2", bench: "qbert 2" },
 ];
 
-/// What the speeds are compared with: its name in `bench-infer.json`, and in print.
-const PEER: (&str, &str) = ("openvino", "OpenVINO int8");
+/// What the speeds are compared with: names in the results, and in print. The fastest of them counts.
+const PEERS: [(&str, &str); 3] = [
+    ("openvino-f32", "OpenVINO int8"),
+    ("openvino-bf16", "OpenVINO int8 with bf16"),
+    ("onnxruntime", "ONNX Runtime int8"),
+];
+
+/// Where the results of speed are: in a directory, one file for each kind of CPU whose name begins with that of the model.
+const SPEEDS: (&str, &str) = ("speed", "minilm-l6.");
 
 /// The work of `qbert bench infer` that is shown, and its tokens.
 const WORK: (&str, &str) = ("B", "128 tokens");
@@ -57,7 +64,7 @@ impl Block {
     /// From all results, their figures, and the speeds in the directory next to them, if any.
     pub(super) fn new(all: &[Collected], accuracy: &[Named], beside: &Path) -> Result<Self> {
         let of = |task: Task| accuracy.iter().find(|figure| figure.file.ends_with(&format!("-{task}.svg")));
-        let table = table(all, Speeds::read(&beside.join("bench-infer.json"))?.as_ref())?;
+        let table = table(all, &Speeds::read_all(beside)?)?;
         Ok(Self { table, figure: of(Task::Sst2).or(accuracy.first()).cloned() })
     }
 
@@ -152,7 +159,7 @@ fn lines(all: &[Collected]) -> Result<Vec<Line<'_>>> {
 }
 
 /// Accuracy, size and speed at every width, and what to know about them.
-fn table(all: &[Collected], speeds: Option<&Speeds>) -> Result<String> {
+fn table(all: &[Collected], speeds: &[Speeds]) -> Result<String> {
     let lines = lines(all)?;
     let Some(first) = lines.first() else { return Ok("Nothing was run yet.\n".to_owned()) };
     let mut table = MarkdownTable::new(["", "full precision"].into_iter().chain(WIDTHS.map(|width| width.title)));
@@ -164,10 +171,10 @@ fn table(all: &[Collected], speeds: Option<&Speeds>) -> Result<String> {
     }
     table.row(encoders(&lines));
     table.row(files(first));
-    for row in speeds.into_iter().flat_map(Speeds::rows) {
+    for row in speeds.iter().filter_map(Speeds::row) {
         table.row(row);
     }
-    let speed = speeds.map_or(String::new(), Speeds::note);
+    let speed = speeds.iter().find_map(Speeds::note).unwrap_or_default();
     Ok(format!(
         "{table}\nScores are on the dev sets. Brackets show the change from full precision, with the standard deviation if there \
          are several seeds. {}{}{}{speed}\n",
@@ -249,12 +256,18 @@ fn limits(lines: &[Line<'_>]) -> String {
     limited.map(|(title, most)| format!(" {title} is scored on the first {most} examples of its dev set.")).collect()
 }
 
-/// The fields of `bench-infer.json` that are used here.
+/// The fields of one CPU's results that are used here.
 #[derive(Debug, Deserialize)]
 struct Speeds {
+    cpu: Cpu,
     #[serde(default)]
     file_bytes: BTreeMap<String, u64>,
     works: Vec<Work>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Cpu {
+    kind: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -265,41 +278,54 @@ struct Work {
 }
 
 impl Speeds {
-    /// Nothing without the file.
-    fn read(path: &Path) -> Result<Option<Self>> {
-        if !path.exists() {
-            return Ok(None);
+    /// Those of every CPU in the directory, in the order of file names; none without the directory.
+    fn read_all(beside: &Path) -> Result<Vec<Self>> {
+        let directory = beside.join(SPEEDS.0);
+        if !directory.exists() {
+            return Ok(Vec::new());
         }
-        let read = serde_json::from_value(figures::json(path)?.1).map_err(|error| {
+        let entries = std::fs::read_dir(&directory).map_err(crate::result::io(&directory, "read"))?;
+        let mut paths = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(crate::result::io(&directory, "read"))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with(SPEEDS.1) && name.ends_with(".json") {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        paths.iter().map(|path| Self::read(path)).collect()
+    }
+
+    fn read(path: &Path) -> Result<Self> {
+        serde_json::from_value(figures::json(path)?.1).map_err(|error| {
             let hint = "make it again: its own `command` says how".to_owned();
             Error::new(ErrorKind::BadInput, format!("{}: {error}", path.display()), hint)
-        })?;
-        Ok(Some(read))
+        })
     }
 
-    /// The work that is shown, with the most threads that it was measured with, and the peer's time.
-    fn shown(&self) -> Option<(&Work, f64)> {
+    /// The work that is shown, with the most threads that it was measured with, and the fastest peer: its name and time.
+    fn shown(&self) -> Option<(&Work, &'static str, f64)> {
         let works = self.works.iter().filter(|work| work.work == WORK.0);
         let work = works.max_by_key(|work| work.threads)?;
-        Some((work, *work.ms.get(PEER.0)?))
+        let peers = PEERS.iter().filter_map(|(name, title)| Some((*title, *work.ms.get(*name)?)));
+        let (title, ms) = peers.min_by(|one, other| one.1.total_cmp(&other.1))?;
+        Some((work, title, ms))
     }
 
-    fn rows(&self) -> Vec<Vec<String>> {
-        let Some((work, peer)) = self.shown() else { return Vec::new() };
-        let row = |title: String, cell: &dyn Fn(f64) -> String| {
-            let times = WIDTHS.iter().map(|width| work.ms.get(width.bench).copied().filter(|ms| *ms > 0.0));
-            let cells = times.map(|ms| ms.map_or(NONE.to_owned(), cell));
-            [title, NONE.to_owned()].into_iter().chain(cells).collect()
+    fn row(&self) -> Option<Vec<String>> {
+        let (work, peer, peer_ms) = self.shown()?;
+        let cell = |width: &Width| match work.ms.get(width.bench) {
+            Some(&ms) if ms > 0.0 => format!("{} (**{:.2}×**)", significant(ms, 3), peer_ms / ms),
+            _ => NONE.to_owned(),
         };
-        let ratio = format!("times as fast as {} ({} ms)", PEER.1, significant(peer, 3));
-        vec![
-            row(format!("milliseconds for {}", WORK.1), &|ms| significant(ms, 3)),
-            row(ratio, &|ms| format!("**{:.2}×**", peer / ms)),
-        ]
+        let (tokens, kind, theirs) = (WORK.1, &self.cpu.kind, significant(peer_ms, 3));
+        let title = format!("ms for {tokens} on {kind} (times as fast as {peer}, {theirs} ms)");
+        Some([title, NONE.to_owned()].into_iter().chain(WIDTHS.iter().map(cell)).collect())
     }
 
-    fn note(&self) -> String {
-        let Some((work, _)) = self.shown() else { return String::new() };
+    fn note(&self) -> Option<String> {
+        let (work, ..) = self.shown()?;
         let plural = if work.threads == 1 { "thread" } else { "threads" };
         let bytes =
             || WIDTHS.iter().filter_map(|width| self.file_bytes.get(width.bench)).map(|&bytes| bytes as f64 / 1e6);
@@ -307,7 +333,7 @@ impl Speeds {
             (Some(least), Some(most)) => format!(" (files of {least:.1} to {most:.1} MB)"),
             _ => String::new(),
         };
-        format!(" Speed: {} {plural}, with the word embedding at 4 bits{files}.", work.threads)
+        Some(format!(" Speed: {} {plural}, with the word embedding at 4 bits{files}.", work.threads))
     }
 }
 

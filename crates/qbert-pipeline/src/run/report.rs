@@ -2,6 +2,7 @@
 //! its three forms, and the model card.
 
 use qbert_documents::{Fact, Provenance};
+use qbert_kernels::Machine;
 use qbert_model::atomic;
 use qbert_train::sensitivity::FILE as SENSITIVITY;
 use serde_json::{Map, Value, json};
@@ -72,7 +73,8 @@ fn provenance(context: &Context<'_>, results: &Results) -> Result<Provenance> {
         facts.push(Fact { group: group.to_owned(), name: name.to_owned(), value });
     };
     add("Program", "version", env!("CARGO_PKG_VERSION").to_owned());
-    add("Program", "kernels", context.compute.kernels().name().to_owned());
+    add("Program", "kernels", context.compute.kernels().to_string());
+    add("Program", "CPU", Machine::here().to_string());
     add("Model", "name", job.model.clone());
     add("Model", "sha256", context.checked.model_hash.clone());
     let hashes_of = &context.checked.data;

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use qbert_documents::{BeforeAfter, Document, Header, Speed};
-use qbert_kernels::Compute;
+use qbert_kernels::{Compute, Machine};
 use qbert_runtime::{Scope, Session, Tokens};
 use qbert_train::Batch;
 use qbert_train::bert::{Activations, Mode};
@@ -61,9 +61,10 @@ pub(super) fn measure(job: &Job, loaded: &Loaded, session: &Session, compute: &C
     let (one, unit) = (profile.sequence, format!("{}/s", profile.sequences));
     let threads = compute.threads().count();
     let setting = format!(
-        "{threads} {} ({}), {:.0} tokens to a {one}",
+        "{threads} {} on {} with {}, {:.0} tokens to a {one}",
         if threads == 1 { "thread" } else { "threads" },
-        compute.kernels().name(),
+        Machine::here().name(),
+        compute.kernels(),
         tokens as f64 / sequences.max(1) as f64,
     );
     let note = format!(

@@ -62,13 +62,26 @@ impl Widths {
 }
 
 pub(crate) fn config(head: Head, positions: usize) -> Config {
+    config_of(head, positions, Sizes { hidden: 24, heads: 3, intermediate: 40 })
+}
+
+/// How wide a model is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) hidden: usize,
+    pub(crate) heads: usize,
+    pub(crate) intermediate: usize,
+}
+
+pub(crate) fn config_of(head: Head, positions: usize, sizes: Sizes) -> Config {
+    let Sizes { hidden, heads, intermediate } = sizes;
     let labels = match head {
         Head::TokenClassification => r#"{"0": "O", "1": "B-LOC", "2": "I-LOC"}"#,
         _ => r#"{"0": "no", "1": "yes"}"#,
     };
     let text = format!(
-        r#"{{"architectures": ["{}"], "model_type": "bert", "vocab_size": 16, "hidden_size": 24,
-            "num_hidden_layers": {LAYERS}, "num_attention_heads": 3, "intermediate_size": 40,
+        r#"{{"architectures": ["{}"], "model_type": "bert", "vocab_size": 16, "hidden_size": {hidden},
+            "num_hidden_layers": {LAYERS}, "num_attention_heads": {heads}, "intermediate_size": {intermediate},
             "max_position_embeddings": {positions}, "type_vocab_size": 2, "id2label": {labels}}}"#,
         BERT.class(head).architecture
     );
@@ -90,13 +103,17 @@ pub(crate) fn packed(head: Head, positions: usize, widths: Widths) -> Vec<u8> {
 
 /// The bytes of a packed model that was trained for a task.
 pub(crate) fn packed_for(task: &str, head: Head, positions: usize, widths: Widths) -> Vec<u8> {
-    let config = config(head, positions);
+    packed_of(task, head, &config(head, positions), widths)
+}
+
+/// The bytes of a packed model of this configuration.
+pub(crate) fn packed_of(task: &str, head: Head, config: &Config, widths: Widths) -> Vec<u8> {
     let labels = match head {
         Head::None | Head::QuestionAnswering => Vec::new(),
         _ => config.labels.clone(),
     };
     let outputs = if head == Head::QuestionAnswering { 2 } else { labels.len() };
-    let layout = Arc::new(ParameterLayout::new(&config, head, outputs, head == Head::None));
+    let layout = Arc::new(ParameterLayout::new(config, head, outputs, head == Head::None));
     let mut values = vec![0.0; layout.len()];
     for parameter in layout.parameters() {
         let norm = parameter.name.contains("LayerNorm.weight");
@@ -106,7 +123,7 @@ pub(crate) fn packed_for(task: &str, head: Head, positions: usize, widths: Width
     }
     let parameters = Parameters::new(layout, values);
     let plan = widths.plan();
-    let sites = quantize_sites(&config, &parameters, &plan);
+    let sites = quantize_sites(config, &parameters, &plan);
     let params = |step: f32, zero| ActivationParams::new(step, zero).unwrap();
     let activations = [LayerActivations::from_array([
         params(0.025, 120),
@@ -118,7 +135,7 @@ pub(crate) fn packed_for(task: &str, head: Head, positions: usize, widths: Width
         params(0.02, 9),
     ]); LAYERS];
     let contents = PackedContents {
-        config: &config,
+        config,
         parameters: &parameters,
         labels: &labels,
         task,

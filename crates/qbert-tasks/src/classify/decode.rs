@@ -40,7 +40,7 @@ pub fn softmax(scores: &[f32]) -> Vec<f64> {
     if largest == f64::NEG_INFINITY {
         return vec![1.0 / scores.len() as f64; scores.len()];
     }
-    let weight = |&score: &f32| if f64::from(score) == largest { 1.0 } else { (finite(score) - largest).exp() };
+    let weight = |&score: &f32| if f64::from(score) == largest { 1.0 } else { libm::exp(finite(score) - largest) };
     let weights: Vec<f64> = scores.iter().map(weight).collect();
     let total: f64 = weights.iter().sum();
     weights.into_iter().map(|weight| weight / total).collect()

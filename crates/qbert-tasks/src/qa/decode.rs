@@ -180,7 +180,7 @@ fn best_indices(scores: &[f64], count: usize, allowed: impl Fn(usize) -> bool) -
 fn set_probabilities(answers: &mut [Answer]) {
     let Some(best) = answers.first().map(|answer| answer.score) else { return };
     // With an infinite best score there are no finite differences: the best answers share all of the probability.
-    let weight = |score: f64| if score == best { 1.0 } else { (score - best).exp() };
+    let weight = |score: f64| if score == best { 1.0 } else { libm::exp(score - best) };
     let total: f64 = answers.iter().map(|answer| weight(answer.score)).sum();
     for answer in answers {
         answer.probability = weight(answer.score) / total;

@@ -10,6 +10,7 @@
 //! The softmaxes of the answers are those of the cross-entropy ([`super::loss`]): one per sequence, per labelled token,
 //! or per end of a span. Sums are in f64, in an order that does not depend on the number of threads.
 
+use libm::log;
 use qbert_kernels::{CHUNK, Compute};
 
 use super::loss::softmaxes;
@@ -66,7 +67,8 @@ pub fn divergence(compute: &Compute, student: &[f32], teacher: &[f32]) -> f64 {
     let parts = compute.threads().map(student.len().div_ceil(CHUNK), |chunk| {
         let part = chunk * CHUNK..((chunk + 1) * CHUNK).min(student.len());
         let pairs = student[part.clone()].iter().zip(&teacher[part]);
-        pairs.map(|(s, t)| f64::from(t * (t.max(SMALLEST) / s.max(SMALLEST)).ln())).sum::<f64>()
+        let term = |s: f32, t: f32| f64::from(t) * log(f64::from(t.max(SMALLEST)) / f64::from(s.max(SMALLEST)));
+        pairs.map(|(&s, &t)| term(s, t)).sum::<f64>()
     });
     parts.iter().sum()
 }

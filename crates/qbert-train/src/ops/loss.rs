@@ -4,6 +4,8 @@
 //! means), as in `transformers`. The softmax of a span covers the tokens of its own sequence only. The arithmetic is in
 //! f64: there are few logits, and every decision about a run rests on the loss.
 
+use libm::{exp, log};
+
 use crate::batch::{Batch, Targets};
 
 /// The loss of a batch: the mean, and how many terms went into it.
@@ -98,11 +100,11 @@ fn spans(logits: &mut [f32], batch: &Batch, spans: &[(u32, u32)], scale: f64) ->
 /// `−log softmax(x)[target]` over the elements `first, first + step, …` of `x`, which become `weight · gradient`.
 fn term(x: &mut [f32], first: usize, step: usize, target: usize, weight: f64) -> f64 {
     let max = x.iter().skip(first).step_by(step).fold(f64::NEG_INFINITY, |m, &v| m.max(f64::from(v)));
-    let sum: f64 = x.iter().skip(first).step_by(step).map(|&v| (f64::from(v) - max).exp()).sum();
-    let log_sum = max + sum.ln();
+    let sum: f64 = x.iter().skip(first).step_by(step).map(|&v| exp(f64::from(v) - max)).sum();
+    let log_sum = max + log(sum);
     let loss = log_sum - f64::from(x[first + target * step]);
     for (index, value) in x.iter_mut().skip(first).step_by(step).enumerate() {
-        let probability = (f64::from(*value) - log_sum).exp();
+        let probability = exp(f64::from(*value) - log_sum);
         *value = (weight * (probability - f64::from(u8::from(index == target)))) as f32;
     }
     loss
@@ -112,8 +114,8 @@ fn term(x: &mut [f32], first: usize, step: usize, target: usize, weight: f64) ->
 fn term_tangent(x: &[f32], tangent: &mut [f32], first: usize, step: usize, weight: f64) {
     let values = || x.iter().skip(first).step_by(step).map(|&v| f64::from(v));
     let max = values().fold(f64::NEG_INFINITY, f64::max);
-    let sum: f64 = values().map(|v| (v - max).exp()).sum();
-    let probabilities = || values().map(|v| (v - max).exp() / sum);
+    let sum: f64 = values().map(|v| exp(v - max)).sum();
+    let probabilities = || values().map(|v| exp(v - max) / sum);
     let moved = tangent.iter().skip(first).step_by(step);
     let mean: f64 = probabilities().zip(moved).map(|(p, &t)| p * f64::from(t)).sum();
     for (t, p) in tangent.iter_mut().skip(first).step_by(step).zip(probabilities()) {
@@ -138,9 +140,9 @@ impl Softmax {
     pub(super) fn of(self, logits: &[f32], temperature: f64) -> (Vec<f64>, Vec<f64>) {
         let scaled: Vec<f64> = self.indices().map(|index| f64::from(logits[index]) / temperature).collect();
         let max = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let log_sum = max + scaled.iter().map(|v| (v - max).exp()).sum::<f64>().ln();
+        let log_sum = max + log(scaled.iter().map(|v| exp(v - max)).sum());
         let logarithms: Vec<f64> = scaled.iter().map(|v| v - log_sum).collect();
-        (logarithms.iter().map(|v| v.exp()).collect(), logarithms)
+        (logarithms.iter().map(|&v| exp(v)).collect(), logarithms)
     }
 }
 

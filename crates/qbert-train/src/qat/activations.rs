@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::map;
 use crate::bert::{ActivationQuantizer, ActivationTensor};
 use crate::error::{Error, Result};
+use crate::optimizer::power;
 
 type QuantResult<T> = std::result::Result<T, qbert_quant::Error>;
 
@@ -94,7 +95,7 @@ impl Average {
     }
 
     fn params(&self) -> ActivationParams {
-        let weight = 1.0 - DECAY.powi(self.batches.min(1 << 20) as i32);
+        let weight = 1.0 - power(DECAY, self.batches as usize);
         // An average of legal ranges is one; rounding can only bring it nearer to zero than a range's limit.
         let limited = |end: f64| ((end / weight) as f32).clamp(-Range::LIMIT, Range::LIMIT);
         Range::new(limited(self.low), limited(self.high)).map_or(ActivationParams::ZERO, ActivationParams::from_range)

@@ -1,10 +1,12 @@
 //! The sizes of a head and the scratch memory that computing it takes.
 
-use super::BITS;
 use crate::int::layout::{CELL, CELL_INPUTS};
 use crate::int::multiplier::Multiplier;
 use crate::int::tile::PANEL;
 use crate::scratch::{Parts, part_bytes};
+
+/// Width of all codes in attention.
+pub(super) const BITS: u8 = 8;
 
 /// The sizes of one head of one sequence.
 pub(super) struct Shape {
@@ -12,7 +14,7 @@ pub(super) struct Shape {
     pub(super) tokens: usize,
     /// Queries of a tile.
     pub(super) rows: usize,
-    /// Steps of four inputs through a head's dimensions, and through the keys.
+    /// Steps of four inputs through a head's dimensions, and through the keys, as many as the multiplier takes.
     pub(super) dimension_steps: usize,
     pub(super) key_steps: usize,
     /// Panels of 32 keys, and of 32 dimensions.
@@ -24,7 +26,8 @@ pub(super) struct Shape {
 
 impl Shape {
     pub(super) fn new(head_size: usize, tokens: usize, multiplier: Multiplier) -> Self {
-        let (dimension_steps, key_steps) = (head_size.div_ceil(CELL_INPUTS), tokens.div_ceil(CELL_INPUTS));
+        let steps = |inputs: usize| multiplier.padded_steps(inputs.div_ceil(CELL_INPUTS));
+        let (dimension_steps, key_steps) = (steps(head_size), steps(tokens));
         Self {
             head_size,
             tokens,
@@ -53,7 +56,8 @@ impl Shape {
 
     /// Bytes of a row of probability codes: also long enough for a row of ones in either product.
     pub(super) fn codes_row(&self) -> usize {
-        (self.key_panels * PANEL).max(self.dimension_steps * CELL_INPUTS).next_multiple_of(CELL)
+        let steps = self.key_steps.max(self.dimension_steps);
+        (self.key_panels * PANEL).max(steps * CELL_INPUTS).next_multiple_of(CELL)
     }
 
     fn lengths(&self) -> Lengths {

@@ -51,7 +51,7 @@ const fn rows(bits: u8) -> usize {
 }
 
 /// How many pair sums of codes of this width fit into 16 bits.
-const fn pair_sums(bits: u8) -> usize {
+pub(super) const fn pair_sums(bits: u8) -> usize {
     let largest = 256 * ((1 << bits) - 1);
     i16::MAX as usize / largest
 }

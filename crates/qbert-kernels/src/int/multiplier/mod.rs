@@ -3,8 +3,13 @@
 //! A multiplier computes tiles of sums ([`Tile`]) and widens packed codes for them. Adding one is a file with a type
 //! that implements [`Multiply`], and a line in the list below. All multipliers give the same integers.
 
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "aarch64")]
@@ -25,6 +30,9 @@ use crate::error::KernelError;
 use crate::implementations::implementations;
 use crate::simd::InstructionSet;
 use portable::Portable;
+
+/// How many cells [`Multiply::padded_steps`] may add: their codes, 60 bytes, fit the space after a matrix of codes.
+const MOST_PADDING: usize = 15;
 
 /// An integer kernel. A value is the proof that the CPU can run it.
 ///
@@ -47,6 +55,18 @@ pub(super) trait Multiply: Copy {
 
     /// Rows of a full tile for codes of this width. Any number up to this must work.
     fn rows(self, bits: u8) -> usize;
+
+    /// The number of cells that a product of `steps` cells must be given: the rest are zero cells, and the codes beside
+    /// them are read but do not count. At most [`MOST_PADDING`] more; a padded number stays as it is.
+    fn padded_steps(self, steps: usize) -> usize {
+        steps
+    }
+
+    /// Called on a thread before its products. Other code may have run on it since the last [`Multiply::end`].
+    fn begin(self) {}
+
+    /// Called on a thread after its products: it may do something else now, or nothing for long.
+    fn end(self) {}
 
     /// Widens the blocks of one tile of packed codes to a byte per code, cell after cell. `packed` is whole blocks, and
     /// `cells` has exactly their size.
@@ -74,12 +94,17 @@ pub(super) trait Multiply: Copy {
 implementations! {
     /// A multiplier that this CPU has.
     enum Choice, dispatch $with_multiplier;
+    Amx: amx::Amx<amx::Hardware> = "amx" if "x86_64";
     Vnni: vnni::Vnni = "avx512-vnni" if "x86_64";
+    Avx512: avx512::Avx512Pairs = "avx512" if "x86_64";
+    AvxVnni: avx_vnni::AvxVnni = "avx-vnni" if "x86_64";
     Avx2: avx2::Avx2Pairs = "avx2" if "x86_64";
     NeonI8mm: neon_i8mm::NeonI8mm = "neon-i8mm" if "aarch64";
     NeonDotprod: neon_dotprod::NeonDotprod = "neon-dotprod" if "aarch64";
     Neon: neon::NeonPairs = "neon" if "aarch64";
     Portable: portable::Portable = "portable";
+    // After the portable one, so that it is chosen only by name: AMX's blocks and edges for tests on any CPU.
+    AmxSoftware: amx::Amx<amx::Software> = "amx-software";
     #[cfg(test)] Rearranged: rearranged::Rearranged = "rearranged";
 }
 
@@ -128,6 +153,19 @@ impl Multiplier {
     /// Rows of a full tile for codes of this width.
     pub(super) fn rows(self, bits: u8) -> usize {
         with_multiplier!(self.0, multiplier => multiplier.rows(bits))
+    }
+
+    /// The number of cells that a product of `steps` cells must be given; the rest are zero.
+    pub(super) fn padded_steps(self, steps: usize) -> usize {
+        let padded = with_multiplier!(self.0, multiplier => multiplier.padded_steps(steps));
+        assert!((steps..=steps + MOST_PADDING).contains(&padded), "{steps} steps padded to {padded}");
+        padded
+    }
+
+    /// Products on this thread happen while the result lives.
+    pub(super) fn begin(self) -> Products {
+        with_multiplier!(self.0, multiplier => multiplier.begin());
+        Products(self)
     }
 
     /// Whether 8-bit weights can be multiplied as they are stored.
@@ -195,10 +233,20 @@ impl Multiplier {
     // Inlined, so that the tile and its addresses stay in registers: attention's tiles are small.
     #[inline(always)]
     pub(super) fn multiply(self, tile: Tile<'_>) {
+        debug_assert!(self.padded_steps(tile.steps) == tile.steps, "{} steps are not padded", tile.steps);
         let most_rows = self.rows(tile.bits);
         let own_rows = self.own_rows(tile.steps);
         let addresses = tile.checked(most_rows, own_rows);
         // SAFETY: the addresses were checked, and the tile's slices stay borrowed until here.
         unsafe { with_multiplier!(self.0, multiplier => multiplier.multiply(&addresses)) };
+    }
+}
+
+/// A thread's permission to multiply, from [`Multiplier::begin`] on until it is dropped.
+pub(super) struct Products(Multiplier);
+
+impl Drop for Products {
+    fn drop(&mut self) {
+        with_multiplier!(self.0.0, multiplier => multiplier.end());
     }
 }

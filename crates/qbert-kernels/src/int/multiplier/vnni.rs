@@ -26,7 +26,7 @@ impl Multiply for Vnni {
     }
 
     fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]) {
-        widen(self, bits, packed, cells);
+        widen(self.0, bits, packed, cells);
     }
 
     #[inline]
@@ -36,7 +36,8 @@ impl Multiply for Vnni {
     }
 }
 
-fn widen(_: Vnni, bits: u8, packed: &[u8], cells: &mut [u8]) {
+/// Widens packed codes on AVX-512; products without VNNI share it.
+pub(super) fn widen(_: Avx512, bits: u8, packed: &[u8], cells: &mut [u8]) {
     // SAFETY: the proof says that the CPU has the features.
     unsafe {
         match bits {

@@ -1,0 +1,218 @@
+//! AMX: the tile unit multiplies 16 rows × 64 inputs with 64 inputs × 16 neurons in one instruction, exactly, in i32.
+//!
+//! Sixteen stored cells (16 neurons × 4 inputs each) are one tile of weights as they are, and sixteen rows of codes are
+//! one tile of activations, whatever their distance. So nothing is rearranged; only the number of cells must be a
+//! multiple of sixteen ([`Multiply::padded_steps`]).
+//!
+//! Four of the eight tiles hold sums (two tiles of rows × two of neurons): each loaded tile is used twice, and the unit
+//! never waits for loads from the first-level cache.
+//!
+//! The instructions are behind [`TileUnit`]. [`Hardware`] executes them, and [`Software`] does the same on arrays, so
+//! that blocking, layout and edges are tested on every CPU.
+
+#[cfg(target_arch = "x86_64")]
+mod hardware;
+mod software;
+
+use super::Multiply;
+use crate::int::layout::CELL;
+use crate::int::tile::TileAddresses;
+use crate::simd::InstructionSet;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use hardware::Hardware;
+pub(crate) use software::Software;
+
+/// Rows of a tile.
+const TILE_ROWS: usize = 16;
+/// Bytes of a tile's row.
+const ROW_BYTES: usize = 64;
+/// Cells of a tile of weights: one per row.
+const TILE_CELLS: usize = 16;
+
+// The numbers of the tiles: sums of the first and second sixteen rows with either half of the neurons, two of rows, two
+// of weights.
+const SUMS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
+const ROWS: [usize; 2] = [4, 5];
+const WEIGHTS: [usize; 2] = [6, 7];
+
+/// How many rows the two tiles of rows, and the sums that belong to them, have; the second may have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape([u8; 2]);
+
+impl Shape {
+    fn of(rows: usize) -> Self {
+        let first = rows.min(TILE_ROWS);
+        Self([first as u8, (rows - first) as u8])
+    }
+
+    /// Rows of a tile.
+    fn rows(self, tile: usize) -> u8 {
+        let Self([first, second]) = self;
+        match tile {
+            0 | 1 | 4 => first,
+            2 | 3 | 5 => second,
+            _ => TILE_CELLS as u8,
+        }
+    }
+}
+
+/// The tile instructions. Tiles belong to a thread; they have content only between [`TileUnit::configure`] and
+/// [`TileUnit::release`], and `T` and others are their numbers.
+trait TileUnit: Copy {
+    /// The proof that the instructions may be executed, or `None`.
+    fn detect() -> Option<Self>;
+
+    /// The weakest instruction set with which this unit is chosen by itself.
+    fn instruction_set(self) -> InstructionSet;
+
+    /// Widens packed codes as [`Multiply::widen`] does.
+    fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]);
+
+    /// Forgets what this thread's tiles were configured for: other code may have used them since.
+    fn forget(self);
+
+    /// Gives this thread's tiles their shape. Their content is undefined if it was another one before.
+    fn configure(self, shape: Shape);
+
+    /// Frees this thread's tiles, so that the system need not save them when it switches threads.
+    fn release(self);
+
+    /// Loads the same sixteen integers into every row of a tile.
+    ///
+    /// # Safety
+    /// Sixteen integers must be readable at `start`, and the tiles configured.
+    unsafe fn load_starts<const T: usize>(self, start: *const i32);
+
+    /// Loads rows of 64 bytes that are `stride` bytes apart: as many as the tile has.
+    ///
+    /// # Safety
+    /// The rows must be readable, and the tiles configured.
+    unsafe fn load_rows<const T: usize>(self, rows: *const u8, stride: usize);
+
+    /// Adds the products of a tile of rows (signed) with a tile of weights (unsigned) to a tile of sums.
+    ///
+    /// # Safety
+    /// The tiles must be configured.
+    unsafe fn multiply<const SUMS: usize, const ROWS: usize, const WEIGHTS: usize>(self);
+
+    /// Writes a tile of sums, rows `stride` integers apart.
+    ///
+    /// # Safety
+    /// As many rows of sixteen integers as the tile has must be writable, and the tiles configured.
+    unsafe fn store_sums<const T: usize>(self, sums: *mut i32, stride: usize);
+}
+
+/// A multiplier on tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Amx<U>(U);
+
+impl<U: TileUnit> Multiply for Amx<U> {
+    fn detect() -> Option<Self> {
+        U::detect().map(Self)
+    }
+
+    fn instruction_set(self) -> InstructionSet {
+        self.0.instruction_set()
+    }
+
+    fn rows(self, _bits: u8) -> usize {
+        2 * TILE_ROWS
+    }
+
+    fn padded_steps(self, steps: usize) -> usize {
+        steps.next_multiple_of(TILE_CELLS)
+    }
+
+    fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]) {
+        self.0.widen(bits, packed, cells);
+    }
+
+    // Tiles are configured by the first product. They are released after every task rather than before a thread sleeps:
+    // so nothing has to remember which threads have used them, and it costs little beside a task.
+    fn begin(self) {
+        self.0.forget();
+    }
+
+    fn end(self) {
+        self.0.release();
+    }
+
+    unsafe fn multiply(self, tile: &TileAddresses) {
+        self.0.configure(Shape::of(tile.rows));
+        // SAFETY: the tiles were configured for these rows, and the caller promises the addresses.
+        unsafe {
+            if tile.rows > TILE_ROWS {
+                both_row_tiles(self.0, tile);
+            } else {
+                one_row_tile(self.0, tile);
+            }
+        }
+    }
+}
+
+/// Up to 32 rows.
+///
+/// # Safety
+/// As [`TileAddresses`] says, with whole tiles of cells; the tiles are configured for the rows, more than sixteen.
+#[inline(always)]
+unsafe fn both_row_tiles<U: TileUnit>(unit: U, tile: &TileAddresses) {
+    // SAFETY: every address is inside what the caller promises.
+    unsafe {
+        let second_row = TILE_ROWS * tile.a_row;
+        unit.load_starts::<{ SUMS[0][0] }>(tile.start);
+        unit.load_starts::<{ SUMS[0][1] }>(tile.start.add(16));
+        unit.load_starts::<{ SUMS[1][0] }>(tile.start);
+        unit.load_starts::<{ SUMS[1][1] }>(tile.start.add(16));
+        for step in 0..tile.steps / TILE_CELLS {
+            let (a, cells) = step_addresses(tile, step);
+            unit.load_rows::<{ ROWS[0] }>(a, tile.a_row);
+            unit.load_rows::<{ WEIGHTS[0] }>(cells, CELL);
+            unit.multiply::<{ SUMS[0][0] }, { ROWS[0] }, { WEIGHTS[0] }>();
+            unit.load_rows::<{ WEIGHTS[1] }>(cells.add(tile.half_step), CELL);
+            unit.multiply::<{ SUMS[0][1] }, { ROWS[0] }, { WEIGHTS[1] }>();
+            unit.load_rows::<{ ROWS[1] }>(a.add(second_row), tile.a_row);
+            unit.multiply::<{ SUMS[1][0] }, { ROWS[1] }, { WEIGHTS[0] }>();
+            unit.multiply::<{ SUMS[1][1] }, { ROWS[1] }, { WEIGHTS[1] }>();
+        }
+        let second_sums = tile.sums.add(TILE_ROWS * tile.sums_row);
+        unit.store_sums::<{ SUMS[0][0] }>(tile.sums, tile.sums_row);
+        unit.store_sums::<{ SUMS[0][1] }>(tile.sums.add(16), tile.sums_row);
+        unit.store_sums::<{ SUMS[1][0] }>(second_sums, tile.sums_row);
+        unit.store_sums::<{ SUMS[1][1] }>(second_sums.add(16), tile.sums_row);
+    }
+}
+
+/// Up to sixteen rows.
+///
+/// # Safety
+/// As [`both_row_tiles`], with at most sixteen rows.
+#[inline(always)]
+unsafe fn one_row_tile<U: TileUnit>(unit: U, tile: &TileAddresses) {
+    // SAFETY: every address is inside what the caller promises.
+    unsafe {
+        unit.load_starts::<{ SUMS[0][0] }>(tile.start);
+        unit.load_starts::<{ SUMS[0][1] }>(tile.start.add(16));
+        for step in 0..tile.steps / TILE_CELLS {
+            let (a, cells) = step_addresses(tile, step);
+            unit.load_rows::<{ ROWS[0] }>(a, tile.a_row);
+            unit.load_rows::<{ WEIGHTS[0] }>(cells, CELL);
+            unit.multiply::<{ SUMS[0][0] }, { ROWS[0] }, { WEIGHTS[0] }>();
+            unit.load_rows::<{ WEIGHTS[1] }>(cells.add(tile.half_step), CELL);
+            unit.multiply::<{ SUMS[0][1] }, { ROWS[0] }, { WEIGHTS[1] }>();
+        }
+        unit.store_sums::<{ SUMS[0][0] }>(tile.sums, tile.sums_row);
+        unit.store_sums::<{ SUMS[0][1] }>(tile.sums.add(16), tile.sums_row);
+    }
+}
+
+/// Where the codes and the cells of a step of 64 inputs begin.
+///
+/// # Safety
+/// The tile must have the step.
+#[inline(always)]
+unsafe fn step_addresses(tile: &TileAddresses, step: usize) -> (*const u8, *const u8) {
+    // SAFETY: inside what the caller of the product promises.
+    unsafe { (tile.a.add(step * ROW_BYTES).cast(), tile.cells.add(step * TILE_CELLS * CELL)) }
+}
+
+const _: () = assert!(CELL == ROW_BYTES && TILE_CELLS * 4 == ROW_BYTES);
