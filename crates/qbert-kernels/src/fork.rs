@@ -8,13 +8,11 @@
 
 #[cfg(target_os = "linux")]
 use memmap2::MmapMut;
-#[cfg(target_os = "linux")]
-use rustix::mm::{Advice, MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Made in one process; asked in the same one or in a fork of it.
 #[derive(Debug)]
 pub(crate) struct ForkMark {
-    /// A page that the system clears in a child. `None` where the system does not.
+    /// A page that the system clears in a child. `None` where the system cannot.
     #[cfg(target_os = "linux")]
     page: Option<MmapMut>,
     process: u32,
@@ -41,30 +39,13 @@ impl ForkMark {
 
 #[cfg(target_os = "linux")]
 fn cleared_by_fork() -> Option<MmapMut> {
-    if ignores_advice() {
-        return None;
-    }
     let mut page = MmapMut::map_anon(1).ok()?;
     // SAFETY: the range is the mapping, which nothing else refers to yet.
-    let asked = unsafe { rustix::mm::madvise(page.as_mut_ptr().cast(), page.len(), Advice::LinuxWipeOnFork) };
+    let asked = unsafe {
+        let (address, length) = (page.as_mut_ptr().cast(), page.len());
+        rustix::mm::madvise(address, length, rustix::mm::Advice::LinuxWipeOnFork)
+    };
     asked.ok()?;
     *page.first_mut()? = 1;
     Some(page)
-}
-
-/// Whether the system agrees to anything and does nothing, as QEMU's emulation of Linux does before version 8. Only private
-/// memory can be cleared; Linux refuses to do it with shared memory.
-#[cfg(target_os = "linux")]
-fn ignores_advice() -> bool {
-    const LENGTH: usize = 1;
-    // SAFETY: new memory that nothing refers to is mapped, advised and unmapped.
-    unsafe {
-        let Ok(page) = mmap_anonymous(std::ptr::null_mut(), LENGTH, ProtFlags::READ, MapFlags::SHARED) else {
-            return false;
-        };
-        let agreed = rustix::mm::madvise(page, LENGTH, Advice::LinuxWipeOnFork).is_ok();
-        // Nothing to do about an error: a page stays mapped.
-        let _ = munmap(page, LENGTH);
-        agreed
-    }
 }

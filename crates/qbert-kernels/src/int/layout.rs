@@ -12,9 +12,9 @@
 //!   7 = 4 + 2 + 1; 8 bits are one plane). A plane of `p` bits takes `64 · p` bytes of the block: byte `64·j + q` holds
 //!   place `q` of the cells `j·8/p ..`, the first in the lowest bits. Planes are consecutive, lowest bits first.
 //!
-//! Nothing in it depends on the CPU: AVX2 reads a cell as two halves, the portable code as 64 bytes. A matrix whose sides
-//! are multiples of 16 and 32 (as in every usual BERT) takes exactly `bits` bits per weight. A tile is a multiple of 64
-//! bytes, so tiles of an aligned buffer are aligned.
+//! Nothing in it depends on the CPU: AVX2 reads a cell as two halves, NEON as four quarters, the portable code as 64 bytes.
+//! A matrix whose sides are multiples of 16 and 32 (as in every usual BERT) takes exactly `bits` bits per weight. A tile is
+//! a multiple of 64 bytes, so tiles of an aligned buffer are aligned.
 //!
 //! Not for embedding tables, which are looked up and stored row by row ([`super::EmbeddingRows`]).
 

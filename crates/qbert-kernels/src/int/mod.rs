@@ -20,8 +20,8 @@
 //! any number of threads, and the same bits as in training. NaN becomes code 0.
 //!
 //! **Choice of kernels.** [`Kernels`] brings the best [`Multiplier`] for its instruction set: `avx512` multiplies with
-//! VNNI where the CPU has it, otherwise with AVX2. [`Kernels::with_multiplier`] and `QBERT_KERNELS=SET+MULTIPLIER` choose
-//! another.
+//! VNNI where the CPU has it, otherwise with AVX2; `neon` with matrix products (i8mm) or dot products where the CPU has
+//! them. [`Kernels::with_multiplier`] and `QBERT_KERNELS=SET+MULTIPLIER` choose another.
 
 #[cfg(doc)]
 use crate::{Compute, Kernels};
