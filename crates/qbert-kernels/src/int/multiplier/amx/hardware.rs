@@ -10,11 +10,11 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 
 use super::super::vnni::Vnni;
-use super::{Multiply, ROW_BYTES, Shape, TileUnit};
+use super::{Multiply, ROW_BYTES, Shape, TileUnit, agrees_with_software};
 use crate::simd::InstructionSet;
 
 /// Proof that the CPU has AMX with bytes (and AVX-512 with VNNI, as every such CPU has), that the system lets this process
-/// use it.
+/// use it, and that it computes the right sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Hardware(Vnni);
 
@@ -47,8 +47,8 @@ thread_local! {
 impl TileUnit for Hardware {
     fn detect() -> Option<Self> {
         static PERMITTED: OnceLock<bool> = OnceLock::new();
-        let vnni = Vnni::detect()?;
-        PERMITTED.get_or_init(|| cpu_has_tiles() && ask_for_tiles()).then_some(Self(vnni))
+        let unit = Self(Vnni::detect()?);
+        PERMITTED.get_or_init(|| cpu_has_tiles() && ask_for_tiles() && agrees_with_software(unit)).then_some(unit)
     }
 
     fn instruction_set(self) -> InstructionSet {

@@ -16,7 +16,7 @@ mod software;
 
 use super::Multiply;
 use crate::int::layout::CELL;
-use crate::int::tile::TileAddresses;
+use crate::int::tile::{PANEL, TileAddresses};
 use crate::simd::InstructionSet;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use hardware::Hardware;
@@ -216,3 +216,96 @@ unsafe fn step_addresses(tile: &TileAddresses, step: usize) -> (*const u8, *cons
 }
 
 const _: () = assert!(CELL == ROW_BYTES && TILE_CELLS * 4 == ROW_BYTES);
+
+/// Whether a unit computes what its double computes, on a tile with an edge.
+///
+/// Asked once per process before the unit is used: tiles are where virtual machines differ most from the manual, and a
+/// wrong sum would go unnoticed.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "there is no unit to ask about"))]
+fn agrees_with_software<U: TileUnit>(unit: U) -> bool {
+    const ROW_COUNT: usize = 21;
+    const STEPS: usize = 2 * TILE_CELLS;
+    let byte = |index: usize| (index.wrapping_mul(2_654_435_761) >> 13) as u8;
+    let codes: Vec<i8> = (0..ROW_COUNT * STEPS * 4).map(|index| byte(index).cast_signed()).collect();
+    let cells: Vec<u8> = (0..2 * STEPS * CELL).map(|index| byte(index + 7_777)).collect();
+    let start: [i32; PANEL] = std::array::from_fn(|neuron| neuron as i32 * 1_000_003 - 500);
+    let sums_of = |multiply: &dyn Fn(&TileAddresses)| {
+        let mut sums = vec![0; ROW_COUNT * PANEL];
+        multiply(&TileAddresses {
+            rows: ROW_COUNT,
+            a: codes.as_ptr(),
+            a_row: STEPS * 4,
+            cells: cells.as_ptr(),
+            half_step: STEPS * CELL,
+            steps: STEPS,
+            bits: 8,
+            start: start.as_ptr(),
+            sums: sums.as_mut_ptr(),
+            sums_row: PANEL,
+        });
+        sums
+    };
+    fn run<M: Multiply>(multiplier: M, tile: &TileAddresses) {
+        multiplier.begin();
+        // SAFETY: the caller's vectors have what the addresses promise, and outlive the call.
+        unsafe { multiplier.multiply(tile) };
+        multiplier.end();
+    }
+    sums_of(&|tile| run(Amx(unit), tile)) == sums_of(&|tile| run(Amx(Software), tile))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A unit that is wrong in one product.
+    #[derive(Clone, Copy)]
+    struct Wrong;
+
+    impl TileUnit for Wrong {
+        fn detect() -> Option<Self> {
+            Some(Self)
+        }
+        fn instruction_set(self) -> InstructionSet {
+            Software.instruction_set()
+        }
+        fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]) {
+            Software.widen(bits, packed, cells);
+        }
+        fn forget(self) {
+            Software.forget();
+        }
+        fn configure(self, shape: Shape) {
+            Software.configure(shape);
+        }
+        fn release(self) {
+            Software.release();
+        }
+        unsafe fn load_starts<const T: usize>(self, start: *const i32) {
+            // SAFETY: passed on.
+            unsafe { Software.load_starts::<T>(start) };
+        }
+        unsafe fn load_rows<const T: usize>(self, rows: *const u8, stride: usize) {
+            // SAFETY: passed on.
+            unsafe { Software.load_rows::<T>(rows, stride) };
+        }
+        unsafe fn multiply<const SUMS: usize, const ROWS: usize, const WEIGHTS: usize>(self) {
+            // SAFETY: passed on.
+            unsafe { Software.multiply::<SUMS, ROWS, WEIGHTS>() };
+            if SUMS == super::SUMS[1][1] {
+                // SAFETY: passed on.
+                unsafe { Software.multiply::<SUMS, ROWS, WEIGHTS>() };
+            }
+        }
+        unsafe fn store_sums<const T: usize>(self, sums: *mut i32, stride: usize) {
+            // SAFETY: passed on.
+            unsafe { Software.store_sums::<T>(sums, stride) };
+        }
+    }
+
+    #[test]
+    fn a_unit_that_computes_something_else_is_noticed() {
+        assert!(agrees_with_software(Software));
+        assert!(!agrees_with_software(Wrong));
+    }
+}

@@ -74,14 +74,12 @@ impl TileUnit for Software {
     unsafe fn load_rows<const T: usize>(self, rows: *const u8, stride: usize) {
         TILES.with_borrow_mut(|tiles| {
             let count = tiles.rows(T);
-            for (index, row) in tiles.bytes[T].iter_mut().enumerate() {
+            let (used, rest) = tiles.bytes[T].split_at_mut(count);
+            for (index, row) in used.iter_mut().enumerate() {
                 // SAFETY: the caller promises that the tile's rows are readable.
-                *row = if index < count {
-                    unsafe { rows.add(index * stride).cast::<[u8; ROW_BYTES]>().read() }
-                } else {
-                    [0; ROW_BYTES]
-                };
+                *row = unsafe { rows.add(index * stride).cast::<[u8; ROW_BYTES]>().read() };
             }
+            rest.fill([0; ROW_BYTES]);
         });
     }
 
