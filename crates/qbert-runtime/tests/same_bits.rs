@@ -80,7 +80,7 @@ fn answers(session: &Session) -> Vec<u8> {
     put(output.pooled());
     put(output.logits());
 
-    let texts = ["", "the owls of Ostby", "saw two , two owls . who ?", &"the owl saw ostby . ".repeat(40)];
+    let texts = ["", "the owls of Ostby", "saw two , two owls . who ?", &"the owl saw ostby . ".repeat(8)];
     put(session.embed(&texts, EmbedOptions::default().normalize(true)).unwrap().vectors.as_slice());
     if matches!(session.head(), Head::None | Head::SequenceClassification) {
         put(session.embed(&texts, Pooling::Pooler).unwrap().vectors.as_slice());
