@@ -117,10 +117,10 @@ impl Simd for Avx2 {
         vector!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a))
     }
     #[inline(always)]
-    fn exp2_integer(self, n: __m256) -> __m256 {
+    fn mul_exp2_integer(self, a: __m256, n: __m256) -> __m256 {
         vector!({
             let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent))
+            _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent)))
         })
     }
     #[inline(always)]

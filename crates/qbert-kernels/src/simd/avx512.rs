@@ -116,10 +116,6 @@ impl Simd for Avx512 {
         vector!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a))
     }
     #[inline(always)]
-    fn exp2_integer(self, n: __m512) -> __m512 {
-        self.mul_exp2_integer(self.splat(1.0), n)
-    }
-    #[inline(always)]
     fn mul_exp2_integer(self, a: __m512, n: __m512) -> __m512 {
         vector!(_mm512_scalef_ps(a, n))
     }

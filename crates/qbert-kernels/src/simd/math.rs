@@ -44,23 +44,15 @@ fn polynomial<S: Simd, const TERMS: usize, const N: usize>(
 /// `e^x`, 0 below [`EXP_LOWEST`] (also for -∞), capped at `e^88.3`; NaN stays NaN.
 #[inline(always)]
 pub(crate) fn exp<S: Simd>(simd: S, x: S::F32) -> S::F32 {
-    let [value] = exp_of_each(simd, [x]);
-    value
-}
-
-/// [`exp`] of several vectors at once, to the same bits.
-#[inline(always)]
-pub(crate) fn exp_of_each<S: Simd, const N: usize>(simd: S, x: [S::F32; N]) -> [S::F32; N] {
     let (lowest, highest) = (simd.splat(EXP_LOWEST), simd.splat(EXP_HIGHEST));
     // The clamped value is the second operand, which is the one kept for NaN.
-    let clamped = each!(simd, i => simd.max(lowest, simd.min(highest, x[i])));
-    let n = each!(simd, i => simd.round(simd.mul(clamped[i], simd.splat(std::f32::consts::LOG2_E))));
-    let r = each!(simd, i => simd.neg_mul_add(n[i], simd.splat(LN_2_HIGH), clamped[i]));
-    let r = each!(simd, i => simd.neg_mul_add(n[i], simd.splat(LN_2_LOW), r[i]));
-    let tail = polynomial(simd, r, EXP_POLYNOMIAL);
-    let mantissa = each!(simd, i => simd.add(simd.mul_add(simd.mul(r[i], r[i]), tail[i], r[i]), simd.splat(1.0)));
-    let value = each!(simd, i => simd.mul_exp2_integer(mantissa[i], n[i]));
-    each!(simd, i => simd.select_less(x[i], lowest, simd.splat(0.0), value[i]))
+    let clamped = simd.max(lowest, simd.min(highest, x));
+    let n = simd.round(simd.mul(clamped, simd.splat(std::f32::consts::LOG2_E)));
+    let r = simd.neg_mul_add(n, simd.splat(LN_2_HIGH), clamped);
+    let r = simd.neg_mul_add(n, simd.splat(LN_2_LOW), r);
+    let [tail] = polynomial(simd, [r], EXP_POLYNOMIAL);
+    let mantissa = simd.add(simd.mul_add(simd.mul(r, r), tail, r), simd.splat(1.0));
+    simd.select_less(x, lowest, simd.splat(0.0), simd.mul_exp2_integer(mantissa, n))
 }
 
 /// Below this `2^x` is not a normal number.

@@ -129,13 +129,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn select_first(self, count: usize, a: Self::F32, b: Self::F32) -> Self::F32;
     /// The nearest integer, ties to even, of numbers within ±2^22; the sign of a zero stays.
     fn round(self, a: Self::F32) -> Self::F32;
-    /// `2^n` for integer-valued `n` in -126..=127.
-    fn exp2_integer(self, n: Self::F32) -> Self::F32;
     /// `a · 2^n` for integer-valued `n` in -126..=127.
-    #[inline(always)]
-    fn mul_exp2_integer(self, a: Self::F32, n: Self::F32) -> Self::F32 {
-        self.mul(a, self.exp2_integer(n))
-    }
+    fn mul_exp2_integer(self, a: Self::F32, n: Self::F32) -> Self::F32;
     /// The sum of all lanes by a tree: the upper half is added to the lower half until one is left.
     fn reduce_sum(self, a: Self::F32) -> f32;
     /// The largest lane; unspecified if one is NaN.

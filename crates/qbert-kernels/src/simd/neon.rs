@@ -124,10 +124,10 @@ impl Simd for Neon {
         vector!(vrndnq_f32(a))
     }
     #[inline(always)]
-    fn exp2_integer(self, n: float32x4_t) -> float32x4_t {
+    fn mul_exp2_integer(self, a: float32x4_t, n: float32x4_t) -> float32x4_t {
         vector!({
             let exponent = vaddq_s32(vcvtnq_s32_f32(n), vdupq_n_s32(127));
-            vreinterpretq_f32_s32(vshlq_n_s32::<23>(exponent))
+            vmulq_f32(a, vreinterpretq_f32_s32(vshlq_n_s32::<23>(exponent)))
         })
     }
     #[inline(always)]

@@ -114,8 +114,8 @@ impl<const LANES: usize, const TILE_ROWS: usize> Simd for Array<LANES, TILE_ROWS
         lanes!(i => ((a[i] + SHIFT) - SHIFT).copysign(a[i]))
     }
     #[inline(always)]
-    fn exp2_integer(self, n: Self::F32) -> Self::F32 {
-        lanes!(i => f32::from_bits(((n[i] as i32).wrapping_add(127) as u32) << 23))
+    fn mul_exp2_integer(self, a: Self::F32, n: Self::F32) -> Self::F32 {
+        lanes!(i => a[i] * f32::from_bits(((n[i] as i32).wrapping_add(127) as u32) << 23))
     }
     #[inline(always)]
     fn reduce_sum(self, a: Self::F32) -> f32 {

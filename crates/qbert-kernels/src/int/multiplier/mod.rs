@@ -31,6 +31,25 @@ use crate::implementations::implementations;
 use crate::simd::InstructionSet;
 use portable::Portable;
 
+/// Calls `function::<BITS>(packed, cells)` for a width below 8, which is thus a constant there; 8-bit codes are copied.
+macro_rules! widen_by_width {
+    ($bits:expr, $function:ident($packed:ident, $cells:ident)) => {
+        match $bits {
+            1 => $function::<1>($packed, $cells),
+            2 => $function::<2>($packed, $cells),
+            3 => $function::<3>($packed, $cells),
+            4 => $function::<4>($packed, $cells),
+            5 => $function::<5>($packed, $cells),
+            6 => $function::<6>($packed, $cells),
+            7 => $function::<7>($packed, $cells),
+            _ => $cells.copy_from_slice($packed),
+        }
+    };
+}
+// The portable code does not need it, and is all that some architectures have.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use widen_by_width;
+
 /// How many cells [`Multiply::padded_steps`] may add: their codes, 60 bytes, fit the space after a matrix of codes.
 const MOST_PADDING: usize = 15;
 

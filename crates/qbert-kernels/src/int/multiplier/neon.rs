@@ -7,7 +7,7 @@
 
 use std::arch::aarch64::*;
 
-use super::Multiply;
+use super::{Multiply, widen_by_width};
 use crate::int::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, TILE_NEURONS, block_bytes, planes};
 use crate::int::tile::TileAddresses;
 use crate::simd::neon::Neon;
@@ -58,18 +58,7 @@ impl Multiply for NeonPairs {
 /// Widens the blocks of one tile to a byte per code, cell after cell: for every multiplier on ARM.
 pub(super) fn widen(_: Neon, bits: u8, packed: &[u8], cells: &mut [u8]) {
     // SAFETY: the proof says that the CPU has NEON.
-    unsafe {
-        match bits {
-            1 => widen_blocks::<1>(packed, cells),
-            2 => widen_blocks::<2>(packed, cells),
-            3 => widen_blocks::<3>(packed, cells),
-            4 => widen_blocks::<4>(packed, cells),
-            5 => widen_blocks::<5>(packed, cells),
-            6 => widen_blocks::<6>(packed, cells),
-            7 => widen_blocks::<7>(packed, cells),
-            _ => cells.copy_from_slice(packed),
-        }
-    }
+    unsafe { widen_by_width!(bits, widen_blocks(packed, cells)) }
 }
 
 /// As in `vnni.rs`, by quarters of a cell.

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Multiply;
+use super::{Multiply, widen_by_width};
 use crate::int::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, block_bytes, planes};
 use crate::int::tile::TileAddresses;
 use crate::simd::avx512::Avx512;
@@ -39,18 +39,7 @@ impl Multiply for Vnni {
 /// Widens packed codes on AVX-512; products without VNNI share it.
 pub(super) fn widen(_: Avx512, bits: u8, packed: &[u8], cells: &mut [u8]) {
     // SAFETY: the proof says that the CPU has the features.
-    unsafe {
-        match bits {
-            1 => widen_blocks::<1>(packed, cells),
-            2 => widen_blocks::<2>(packed, cells),
-            3 => widen_blocks::<3>(packed, cells),
-            4 => widen_blocks::<4>(packed, cells),
-            5 => widen_blocks::<5>(packed, cells),
-            6 => widen_blocks::<6>(packed, cells),
-            7 => widen_blocks::<7>(packed, cells),
-            _ => cells.copy_from_slice(packed),
-        }
-    }
+    unsafe { widen_by_width!(bits, widen_blocks(packed, cells)) }
 }
 
 /// The width is a constant, so that loops over planes and cells unroll and shifts become immediate ones.

@@ -142,27 +142,28 @@ impl<U: TileUnit> Multiply for Amx<U> {
         // SAFETY: the tiles were configured for these rows, and the caller promises the addresses.
         unsafe {
             if tile.rows > TILE_ROWS {
-                both_row_tiles(self.0, tile);
+                multiply::<U, true>(self.0, tile);
             } else {
-                one_row_tile(self.0, tile);
+                multiply::<U, false>(self.0, tile);
             }
         }
     }
 }
 
-/// Up to 32 rows.
+/// One tile of sums: up to sixteen rows, or with `BOTH` up to 32.
 ///
 /// # Safety
-/// As [`TileAddresses`] says, with whole tiles of cells; the tiles are configured for the rows, more than sixteen.
+/// As [`TileAddresses`] says, with whole tiles of cells; the tiles are configured for the rows.
 #[inline(always)]
-unsafe fn both_row_tiles<U: TileUnit>(unit: U, tile: &TileAddresses) {
-    // SAFETY: every address is inside what the caller promises.
+unsafe fn multiply<U: TileUnit, const BOTH: bool>(unit: U, tile: &TileAddresses) {
+    // SAFETY: every address is inside what the caller promises; the second tile of rows is touched only where there is one.
     unsafe {
-        let second_row = TILE_ROWS * tile.a_row;
         unit.load_starts::<{ SUMS[0][0] }>(tile.start);
         unit.load_starts::<{ SUMS[0][1] }>(tile.start.add(16));
-        unit.load_starts::<{ SUMS[1][0] }>(tile.start);
-        unit.load_starts::<{ SUMS[1][1] }>(tile.start.add(16));
+        if BOTH {
+            unit.load_starts::<{ SUMS[1][0] }>(tile.start);
+            unit.load_starts::<{ SUMS[1][1] }>(tile.start.add(16));
+        }
         for step in 0..tile.steps / TILE_CELLS {
             let (a, cells) = step_addresses(tile, step);
             unit.load_rows::<{ ROWS[0] }>(a, tile.a_row);
@@ -170,38 +171,19 @@ unsafe fn both_row_tiles<U: TileUnit>(unit: U, tile: &TileAddresses) {
             unit.multiply::<{ SUMS[0][0] }, { ROWS[0] }, { WEIGHTS[0] }>();
             unit.load_rows::<{ WEIGHTS[1] }>(cells.add(tile.half_step), CELL);
             unit.multiply::<{ SUMS[0][1] }, { ROWS[0] }, { WEIGHTS[1] }>();
-            unit.load_rows::<{ ROWS[1] }>(a.add(second_row), tile.a_row);
-            unit.multiply::<{ SUMS[1][0] }, { ROWS[1] }, { WEIGHTS[0] }>();
-            unit.multiply::<{ SUMS[1][1] }, { ROWS[1] }, { WEIGHTS[1] }>();
-        }
-        let second_sums = tile.sums.add(TILE_ROWS * tile.sums_row);
-        unit.store_sums::<{ SUMS[0][0] }>(tile.sums, tile.sums_row);
-        unit.store_sums::<{ SUMS[0][1] }>(tile.sums.add(16), tile.sums_row);
-        unit.store_sums::<{ SUMS[1][0] }>(second_sums, tile.sums_row);
-        unit.store_sums::<{ SUMS[1][1] }>(second_sums.add(16), tile.sums_row);
-    }
-}
-
-/// Up to sixteen rows.
-///
-/// # Safety
-/// As [`both_row_tiles`], with at most sixteen rows.
-#[inline(always)]
-unsafe fn one_row_tile<U: TileUnit>(unit: U, tile: &TileAddresses) {
-    // SAFETY: every address is inside what the caller promises.
-    unsafe {
-        unit.load_starts::<{ SUMS[0][0] }>(tile.start);
-        unit.load_starts::<{ SUMS[0][1] }>(tile.start.add(16));
-        for step in 0..tile.steps / TILE_CELLS {
-            let (a, cells) = step_addresses(tile, step);
-            unit.load_rows::<{ ROWS[0] }>(a, tile.a_row);
-            unit.load_rows::<{ WEIGHTS[0] }>(cells, CELL);
-            unit.multiply::<{ SUMS[0][0] }, { ROWS[0] }, { WEIGHTS[0] }>();
-            unit.load_rows::<{ WEIGHTS[1] }>(cells.add(tile.half_step), CELL);
-            unit.multiply::<{ SUMS[0][1] }, { ROWS[0] }, { WEIGHTS[1] }>();
+            if BOTH {
+                unit.load_rows::<{ ROWS[1] }>(a.add(TILE_ROWS * tile.a_row), tile.a_row);
+                unit.multiply::<{ SUMS[1][0] }, { ROWS[1] }, { WEIGHTS[0] }>();
+                unit.multiply::<{ SUMS[1][1] }, { ROWS[1] }, { WEIGHTS[1] }>();
+            }
         }
         unit.store_sums::<{ SUMS[0][0] }>(tile.sums, tile.sums_row);
         unit.store_sums::<{ SUMS[0][1] }>(tile.sums.add(16), tile.sums_row);
+        if BOTH {
+            let second = tile.sums.add(TILE_ROWS * tile.sums_row);
+            unit.store_sums::<{ SUMS[1][0] }>(second, tile.sums_row);
+            unit.store_sums::<{ SUMS[1][1] }>(second.add(16), tile.sums_row);
+        }
     }
 }
 
