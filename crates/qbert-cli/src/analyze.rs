@@ -1,4 +1,6 @@
-//! `qbert analyze`: the sensitivity of every encoder layer, by the top eigenvalue of its Hessian.
+//! `qbert analyze`: the sensitivity of every encoder layer, by the top eigenvalue of its Hessian or by measurement.
+
+mod kl;
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -6,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use qbert_pipeline::Result;
+use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_train::sensitivity::{self, Analysis, FILE, Method, Outcome, Sensitivity, Settings, Shard, Step};
 
 use super::progress::Progress;
@@ -14,7 +16,7 @@ use super::reading::{Reading, limit};
 use super::table::Table;
 use super::{compute, model, stop};
 
-/// Measure how sensitive every layer is to quantization (top Hessian eigenvalues, Ω).
+/// Measure how sensitive every layer is to quantization (top Hessian eigenvalues, Ω; or by quantizing it).
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -22,9 +24,11 @@ Examples:
   qbert analyze --model tuned --task sst2 --data train.tsv --out analysis --resume
   qbert analyze --model tuned --task sst2 --data train.tsv --out analysis --shard 1/4   on each of 4 machines
   qbert analyze --merge --out analysis                                                 then once
+  qbert analyze --model tuned --task sst2 --data dev.tsv --out analysis --method kl    measured, matrix by matrix
   qbert plan --model tuned --sensitivity analysis/sensitivity.json --bits 2,3 --high 3 --out plan.toml
 
-The model must be fine-tuned for the task; the data is what it was trained on. The paper's own protocol
+The model must be fine-tuned for the task; the data is what it was trained on, or with --method kl data that
+it was not trained on. Both kinds of figures in one --out directory go into one file. The paper's own protocol
 is --fraction 0.1 --runs 10 --max-examples all --method power, which takes hours on two cores (docs/guide/analyze.md).")]
 #[command(mut_arg("task", |task| task.required(false).required_unless_present("merge")))]
 pub(crate) struct Options {
@@ -64,27 +68,31 @@ pub(crate) struct Options {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Protocol")]
 struct Protocol {
-    /// Samples of the data, each with its own starting vectors.
-    #[arg(long, default_value_t = 10)]
-    runs: usize,
-    /// Share of the data in a sample.
-    #[arg(long, default_value_t = 0.1)]
-    fraction: f64,
+    /// Samples of the data, each with its own starting vectors [default: 10].
+    #[arg(long)]
+    runs: Option<usize>,
+    /// Share of the data in a sample [default: 0.1].
+    #[arg(long)]
+    fraction: Option<f64>,
     /// Most sequences in a sample, or `all` for no limit.
     #[arg(long, default_value = "256")]
     max_examples: String,
-    /// Most products per eigenvalue.
-    #[arg(long, default_value_t = 50)]
-    iterations: usize,
-    /// Relative error of an eigenvalue at which the iteration stops.
-    #[arg(long, default_value_t = 0.01)]
-    tol: f64,
-    /// power (the paper's Alg. 1) or lanczos (fewer products, both ends of the spectrum).
+    /// Most products per eigenvalue [default: 50].
+    #[arg(long)]
+    iterations: Option<usize>,
+    /// Relative error of an eigenvalue at which the iteration stops [default: 0.01].
+    #[arg(long)]
+    tol: Option<f64>,
+    /// power (the paper's Alg. 1), lanczos (fewer products, both ends of the spectrum), or kl (quantize one matrix at a
+    /// time and measure how far the answers move).
     #[arg(long, value_enum, default_value_t = MethodName::Lanczos)]
     method: MethodName,
-    /// Random vectors per run and layer for the trace of the Hessian (HAWQ-V2's sensitivity); 0 for none.
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    trace: usize,
+    /// Random vectors per run and layer for the trace of the Hessian (HAWQ-V2's sensitivity) [default: 0, none].
+    #[arg(long, value_name = "N")]
+    trace: Option<usize>,
+    /// With --method kl: widths to try [default: 2,3,4,8].
+    #[arg(long, value_name = "BITS,BITS", value_delimiter = ',')]
+    widths: Vec<u32>,
     /// Seed of samples and starting vectors.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -94,19 +102,33 @@ struct Protocol {
 enum MethodName {
     Power,
     Lanczos,
+    Kl,
 }
 
 impl Protocol {
-    fn settings(&self) -> Result<Settings> {
-        let max_examples = limit("--max-examples", &self.max_examples)?;
-        let method = match self.method {
-            MethodName::Power => Method::Power,
-            MethodName::Lanczos => Method::Lanczos,
+    fn settings(&self, method: Method) -> Result<Settings> {
+        if !self.widths.is_empty() {
+            return Err(without_effect("--widths", "--method power and lanczos"));
+        }
+        let (usual, max_examples) = (Settings::default(), limit("--max-examples", &self.max_examples)?);
+        let stop = qbert_hessian::Stop {
+            iterations: self.iterations.unwrap_or(usual.stop.iterations),
+            tolerance: self.tol.unwrap_or(usual.stop.tolerance),
         };
-        let stop = qbert_hessian::Stop { iterations: self.iterations, tolerance: self.tol };
-        let Self { runs, fraction, trace, seed, .. } = *self;
-        Ok(Settings { runs, fraction, max_examples, method, stop, trace, seed })
+        Ok(Settings {
+            runs: self.runs.unwrap_or(usual.runs),
+            fraction: self.fraction.unwrap_or(usual.fraction),
+            max_examples,
+            method,
+            stop,
+            trace: self.trace.unwrap_or(usual.trace),
+            seed: self.seed,
+        })
     }
+}
+
+fn without_effect(flag: &str, with: &str) -> Error {
+    Error::new(ErrorKind::BadInput, format!("{flag} has no effect with {with}"), "leave it out".to_owned())
 }
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
@@ -114,12 +136,17 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         let parts = if parts.is_empty() { sensitivity::parts_in(&options.out)? } else { parts.clone() };
         return show(&sensitivity::merge(&parts, &options.out)?, options);
     }
+    let method = match options.protocol.method {
+        MethodName::Kl => return kl::run(options, quiet),
+        MethodName::Power => Method::Power,
+        MethodName::Lanczos => Method::Lanczos,
+    };
     let shard = options.shard.as_deref().map(str::parse).transpose()?;
     let model = model::directory(options.model.as_deref().unwrap_or_default(), quiet)?;
     let analysis = Analysis {
         data: options.reading.source(&options.data, &model)?,
         model,
-        settings: options.protocol.settings()?,
+        settings: options.protocol.settings(method)?,
         shard: shard.unwrap_or(Shard::WHOLE),
         out: options.out.clone(),
         resume: options.resume,

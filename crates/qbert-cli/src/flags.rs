@@ -28,6 +28,8 @@ const FLAGS: &[(&str, &str)] = &[
     ("analysis.stop.iterations", "--iterations"),
     ("analysis.stop.tolerance", "--tol"),
     ("analysis.shard", "--shard"),
+    ("measure.widths", "--widths"),
+    ("measure.examples", "--max-examples"),
     ("attention.fraction", "--fraction"),
     ("landscape.points", "--points"),
     ("landscape.extent", "--extent"),

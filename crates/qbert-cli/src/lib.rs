@@ -36,6 +36,8 @@ pub mod stop;
 pub mod table;
 mod training;
 
+pub use quantize::WhichWeights;
+
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;

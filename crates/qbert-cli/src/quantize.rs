@@ -2,14 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use qbert_pipeline::Result;
 use qbert_pipeline::packing::{self, Packing};
 use qbert_pipeline::planning;
-use qbert_quant::RangeMethod;
+use qbert_quant::{Mask, RangeMethod};
 use qbert_train::qat::distill::Distillation;
 use qbert_train::qat::run::{Quantize, quantize, recipe};
 use qbert_train::qat::student::QatSettings;
+use qbert_train::qat::weights::WeightRanges;
 use qbert_train::trainer::Outcome;
 
 use super::progress::Progress;
@@ -62,6 +63,34 @@ struct Ranges {
     /// Round each weight to its nearest code, instead of compensating for the errors of the others.
     #[arg(long)]
     no_compensate: bool,
+    /// How weight ranges change in training: `follow` the weights, or `learn` by gradient, at 10 times the learning
+    /// rate or another multiple (`learn:3`).
+    #[arg(long, value_name = "HOW")]
+    weight_ranges: Option<WeightRanges>,
+    /// Which weights get a gradient: those within their range, at most half a step outside, or all.
+    #[arg(long, value_enum)]
+    mask: Option<WhichWeights>,
+}
+
+/// Which weights get a gradient.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum WhichWeights {
+    /// Those within their range.
+    Clamp,
+    /// Those at most half a step outside.
+    HalfStep,
+    /// All.
+    None,
+}
+
+impl From<WhichWeights> for Mask {
+    fn from(which: WhichWeights) -> Self {
+        match which {
+            WhichWeights::Clamp => Self::Clamp,
+            WhichWeights::HalfStep => Self::HalfStep,
+            WhichWeights::None => Self::None,
+        }
+    }
 }
 
 /// Distillation from the full-precision model.
@@ -111,6 +140,8 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         calibration: options.ranges.range_batches.unwrap_or(usual.calibration),
         freeze: options.ranges.range_freeze.unwrap_or(usual.freeze),
         compensate: !options.ranges.no_compensate,
+        mask: options.ranges.mask.map_or(usual.mask, Mask::from),
+        weight_ranges: options.ranges.weight_ranges.unwrap_or(usual.weight_ranges),
         dropout: options.dropout,
         distillation: options.teacher.settings(),
     };

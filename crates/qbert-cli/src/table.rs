@@ -14,6 +14,19 @@ impl Table {
         Self { rows: vec![header.iter().map(|&cell| cell.to_owned()).collect()] }
     }
 
+    /// A table with titles whose number is not known beforehand.
+    pub fn with_titles(titles: impl IntoIterator<Item = String>) -> Self {
+        Self { rows: vec![titles.into_iter().collect()] }
+    }
+
+    /// Adds a row with as many cells as there are titles; missing ones are empty.
+    pub fn push(&mut self, cells: impl IntoIterator<Item = String>) {
+        let columns = self.rows.first().map_or(0, Vec::len);
+        let mut row: Vec<String> = cells.into_iter().map(|cell| one_line(&cell)).collect();
+        row.resize(columns, String::new());
+        self.rows.push(row);
+    }
+
     /// Adds a row.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.iter().map(|cell| one_line(cell)).collect());

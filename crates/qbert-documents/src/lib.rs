@@ -42,5 +42,7 @@ pub use landscape::{LayerLandscape, LossLandscapes};
 pub use log::{DevFigure, EpochRecord, LogRecord, StepRecord};
 pub use metrics::{BeforeTraining, DevMetrics, RunMetrics, StageMetrics, TrainingMetrics};
 pub use provenance::{Fact, Provenance};
-pub use sensitivity::{AnalysisRun, AnalysisSubject, AnalyzedLayer, Sensitivity};
+pub use sensitivity::{
+    AnalysisRun, AnalysisSubject, AnalyzedLayer, MeasuredSite, MeasuredSites, MeasuredWidth, Sensitivity,
+};
 pub use summary::{BeforeAfter, ModelPoint, Models, Speed, Summary};

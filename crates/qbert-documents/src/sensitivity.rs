@@ -15,7 +15,7 @@ pub struct Sensitivity {
     /// The settings of the analysis, as its own type writes them.
     #[serde(default)]
     pub settings: Value,
-    /// Every layer, in order.
+    /// Every layer, in order; none where only divergences were measured.
     pub layers: Vec<AnalyzedLayer>,
     /// Layers from the most to the least sensitive.
     #[serde(default)]
@@ -29,6 +29,70 @@ pub struct Sensitivity {
     /// What a reader should know before trusting a plan made from this.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// What quantizing one matrix at a time does to the answers, if that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<MeasuredSites>,
+}
+
+/// What quantizing one matrix at a time does to the answers.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct MeasuredSites {
+    /// The settings of the measurement, as its own type writes them.
+    #[serde(default)]
+    pub settings: Value,
+    /// Size and hash of the data.
+    #[serde(default)]
+    pub data: Value,
+    /// Longest sequence in tokens.
+    #[serde(default)]
+    pub max_len: usize,
+    /// Sequences that were looked at.
+    #[serde(default)]
+    pub examples: usize,
+    /// Their tokens.
+    #[serde(default)]
+    pub tokens: usize,
+    /// Every matrix of the encoder, layer by layer.
+    pub sites: Vec<MeasuredSite>,
+}
+
+/// One matrix of the encoder.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct MeasuredSite {
+    /// Its name in plans, such as `layer.0.query`.
+    pub site: String,
+    /// Its layer, counted from 0.
+    pub layer: usize,
+    /// Its number of weights.
+    pub parameters: usize,
+    /// Every width that was measured, lowest first.
+    pub widths: Vec<MeasuredWidth>,
+}
+
+/// One matrix at one width, the rest of the model in full precision.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct MeasuredWidth {
+    /// The width.
+    pub bits: u8,
+    /// The mean divergence of the answers from those in full precision, in nats.
+    #[serde(default = "number::unknown", deserialize_with = "number::one")]
+    pub divergence: f64,
+    /// The squared error of the weights, `‖W − Q(W)‖²`.
+    #[serde(default = "number::unknown", deserialize_with = "number::one")]
+    pub error: f64,
+}
+
+impl MeasuredSites {
+    /// For each of this many layers, the sum of a figure over its matrices at the lowest width; `None` where a layer has
+    /// none or a figure is unknown.
+    pub fn by_layer(&self, layers: usize, figure: impl Fn(&MeasuredWidth) -> f64) -> Option<Vec<f64>> {
+        let mut sums = vec![None; layers];
+        for site in &self.sites {
+            let sum: &mut Option<f64> = sums.get_mut(site.layer)?;
+            *sum = Some(sum.unwrap_or(0.0) + figure(site.widths.first()?));
+        }
+        sums.into_iter().map(|sum| sum.filter(|sum| sum.is_finite())).collect()
+    }
 }
 
 impl Document for Sensitivity {
@@ -110,7 +174,12 @@ impl Sensitivity {
     /// The first thing that is wrong, in words.
     pub fn check(&self) -> Result<(), String> {
         if self.layers.is_empty() {
-            return Err("there are no layers".to_owned());
+            return match &self.measured {
+                Some(_) => {
+                    Err("it has no eigenvalues, only measured divergences (`qbert analyze --method kl`)".to_owned())
+                }
+                None => Err("there are no layers".to_owned()),
+            };
         }
         for (index, layer) in self.layers.iter().enumerate() {
             if layer.layer != index {

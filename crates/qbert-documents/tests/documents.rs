@@ -4,8 +4,9 @@
 
 use qbert_documents::{
     AnalysisRun, AnalysisSubject, AnalyzedLayer, AttentionKl, BeforeTraining, Changes, DevFigure, DevMetrics, Document,
-    EpochRecord, Error, LayerDivergence, LayerLandscape, LogRecord, LossLandscapes, Models, Provenance, RunMetrics,
-    Sensitivity, StageMetrics, StepRecord, Summary, TrainingMetrics, parse, read, to_json,
+    EpochRecord, Error, LayerDivergence, LayerLandscape, LogRecord, LossLandscapes, MeasuredSite, MeasuredSites,
+    MeasuredWidth, Models, Provenance, RunMetrics, Sensitivity, StageMetrics, StepRecord, Summary, TrainingMetrics,
+    parse, read, to_json,
 };
 use serde_json::json;
 
@@ -28,7 +29,34 @@ fn sensitivity() -> Sensitivity {
         agreement_of_halves: None,
         runs: vec![AnalysisRun { run: 0, examples: 4, tokens: 30, loss: 0.5 }],
         warnings: vec![],
+        measured: Some(MeasuredSites {
+            settings: json!({"widths": [2, 4]}),
+            examples: 7,
+            sites: vec![
+                site(0, "query", [(2, 0.5, 3.0), (4, 0.125, 1.0)]),
+                site(0, "key", [(2, 0.25, 2.0), (4, 0.0, 1.0)]),
+                site(1, "query", [(2, 1.0, 1.0), (4, 0.5, 0.5)]),
+            ],
+            ..MeasuredSites::default()
+        }),
     }
+}
+
+fn site<const N: usize>(layer: usize, matrix: &str, widths: [(u8, f64, f64); N]) -> MeasuredSite {
+    let width = |(bits, divergence, error)| MeasuredWidth { bits, divergence, error };
+    MeasuredSite { site: format!("layer.{layer}.{matrix}"), layer, parameters: 16, widths: widths.map(width).to_vec() }
+}
+
+#[test]
+fn divergences_are_summed_up_by_layer_at_the_lowest_width() {
+    let measured = sensitivity().measured.unwrap();
+    assert_eq!(measured.by_layer(2, |width| width.divergence), Some(vec![0.75, 1.0]));
+    assert_eq!(measured.by_layer(2, |width| width.error), Some(vec![5.0, 1.0]));
+    assert_eq!(measured.by_layer(1, |width| width.error), None, "a layer that the model does not have");
+    assert_eq!(measured.by_layer(3, |width| width.error), None, "a layer that was not measured");
+    let only_measured = Sensitivity { layers: vec![], ..sensitivity() };
+    round_trip(&only_measured);
+    assert!(only_measured.check().unwrap_err().contains("--method kl"));
 }
 
 fn round_trip<T: Document + PartialEq + std::fmt::Debug>(document: &T) {
@@ -84,7 +112,7 @@ fn a_file_begins_with_its_format_and_keeps_the_order_of_its_fields() {
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     let keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
     let subject = ["task", "model", "layer_parameters", "data", "max_len"];
-    let rest = ["settings", "layers", "ranking", "agreement_of_halves", "runs", "warnings"];
+    let rest = ["settings", "layers", "ranking", "agreement_of_halves", "runs", "warnings", "measured"];
     assert_eq!(keys, [&["format", "version"][..], &subject, &rest].concat());
     let metrics = to_json(&TrainingMetrics { epoch: Some(1), ..TrainingMetrics::default() });
     assert!(metrics.starts_with("{\n  \"dev\": {\n    \"metric\""), "{metrics}");
@@ -113,7 +141,7 @@ fn a_complete_analysis_has_every_layer_once_in_layers_and_ranking() {
     assert_eq!(sensitivity().check(), Ok(()));
     type Spoil = fn(&mut Sensitivity);
     let cases: [(Spoil, &str); 4] = [
-        (|found| found.layers.clear(), "there are no layers"),
+        (|found| (found.layers, found.measured) = (vec![], None), "there are no layers"),
         (|found| found.layers.swap(0, 1), "layer 1 where layer 0 should be"),
         (|found| found.layers[1].omega = f64::NAN, "layer 1: mean, std or omega is not a finite number"),
         (|found| found.ranking = vec![1, 1], "the ranking does not have every layer once"),

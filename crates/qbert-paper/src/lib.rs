@@ -19,7 +19,7 @@ pub use render::{Rendered, render};
 pub use result::{
     Bits, Compression, Drops, Epoch, Metrics, PaperMib, RowOutcomes, RowResult, RowSettings, Sizes, Source, Training,
 };
-pub use rows::{PaperTable, Ranges, Row, RowTreatment, Selection};
+pub use rows::{PaperTable, Ranges, Recipe, Row, RowTreatment, Selection};
 pub use run::Ran;
 pub use study::{Experiment, MeasuredSensitivity, State, Study, usual_high};
 pub use weight_error::{WeightError, WeightErrors};

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use qbert_quant::RangeMethod;
+use qbert_quant::{Mask, RangeMethod};
 use qbert_train::qat::method::Method;
+use qbert_train::qat::weights::WeightRanges;
 use serde::{Deserialize, Serialize};
 
 use super::paper::Printed;
@@ -107,7 +108,7 @@ impl Ranges {
 }
 
 /// How the model of a row is treated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "treatment", rename_all = "kebab-case")]
 pub enum RowTreatment {
     /// Nothing: the baseline.
@@ -127,9 +128,39 @@ pub enum RowTreatment {
         compensate: bool,
         /// Whether training distills from the full-precision model.
         distill: bool,
+        /// What else is trained otherwise than the paper does.
+        #[serde(default, skip_serializing_if = "Recipe::is_default")]
+        recipe: Recipe,
         /// Seed of everything random.
         seed: u64,
     },
+}
+
+/// Pieces of the training recipe that the paper does not have. The default is without any.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Recipe {
+    /// Which weights get a gradient.
+    pub mask: Mask,
+    /// How the ranges of matrices change.
+    pub weight_ranges: WeightRanges,
+}
+
+impl Recipe {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The part of a row's name.
+    fn suffix(self) -> String {
+        let mut text = String::new();
+        if self.mask != Mask::default() {
+            text += &format!(".mask-{}", self.mask.name());
+        }
+        if let WeightRanges::Learned(multiple) = self.weight_ranges {
+            text += &format!(".learned-{multiple}");
+        }
+        text
+    }
 }
 
 impl RowTreatment {
@@ -149,6 +180,14 @@ impl RowTreatment {
     /// Whether training distills from the full-precision model.
     pub fn distill(self) -> bool {
         matches!(self, Self::Trained { distill: true, .. })
+    }
+
+    /// What else is trained otherwise than the paper does.
+    pub fn recipe(self) -> Recipe {
+        match self {
+            Self::Trained { recipe, .. } => recipe,
+            _ => Recipe::default(),
+        }
     }
 }
 
@@ -189,6 +228,7 @@ impl Row {
         if self.treatment.distill() {
             id += ".distill";
         }
+        id += &self.treatment.recipe().suffix();
         match self.treatment {
             RowTreatment::FullPrecision => id,
             RowTreatment::PostTraining { .. } => id + ".post-training",
@@ -229,6 +269,8 @@ pub struct Selection {
     pub compensate: Vec<bool>,
     /// Without and with distillation.
     pub distill: Vec<bool>,
+    /// What else is trained otherwise than the paper does, in every row.
+    pub recipe: Recipe,
     /// Seeds.
     pub seeds: Vec<u64>,
     /// Whether anything is trained; without, seeds and distillation make no difference.
@@ -238,9 +280,12 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// The rows of these methods, seed by seed, so that every seed completes whole tables.
+    /// The rows of these methods, and of those that are asked for by name and in no table, seed by seed, so that every seed
+    /// completes whole tables.
     pub(super) fn rows(&self, methods: &[(Method, Option<usize>)]) -> Result<Vec<Row>> {
         let mut rows: Vec<Row> = vec![Row::baseline()?];
+        let others = self.names.iter().filter_map(|name| Some((name.parse::<Method>().ok()?, None)));
+        let methods: Vec<_> = methods.iter().copied().chain(others).collect();
         for treatment in self.treatments() {
             for &(method, high) in methods.iter().filter(|(method, _)| !method.is_full()) {
                 let row = Row { method, high, treatment };
@@ -279,6 +324,7 @@ impl Selection {
                     ranges,
                     compensate,
                     distill,
+                    recipe: self.recipe,
                     seed,
                 }));
             }
@@ -297,10 +343,26 @@ mod tests {
 
     #[test]
     fn a_row_is_called_the_same_for_ever() {
-        let trained = |distill| RowTreatment::Trained { ranges: Ranges::MinMax, compensate: false, distill, seed: 1 };
+        let trained = |distill| RowTreatment::Trained {
+            ranges: Ranges::MinMax,
+            compensate: false,
+            distill,
+            recipe: Recipe::default(),
+            seed: 1,
+        };
         let post = RowTreatment::PostTraining { ranges: Ranges::Optimal, compensate: false };
-        let all = RowTreatment::Trained { ranges: Ranges::Optimal, compensate: true, distill: true, seed: 3 };
-        assert_eq!(row("q-bert:2", None, all).id(), "qbert-2.optimal.compensate.distill.seed3");
+        let all = |recipe| RowTreatment::Trained {
+            ranges: Ranges::Optimal,
+            compensate: true,
+            distill: true,
+            recipe,
+            seed: 3,
+        };
+        let plain = row("q-bert:2", None, all(Recipe::default()));
+        assert_eq!(plain.id(), "qbert-2.optimal.compensate.distill.seed3");
+        let recipe = Recipe { mask: Mask::HalfStep, weight_ranges: WeightRanges::Learned(10.0) };
+        let learned = row("q-bert:2", None, all(recipe));
+        assert_eq!(learned.id(), "qbert-2.optimal.compensate.distill.mask-half-step.learned-10.seed3");
         assert_eq!(Row::baseline().unwrap().id(), "baseline");
         assert_eq!(row("q-bert:2/3", None, trained(false)).id(), "qbert-mp-2-3.min-max.seed1");
         assert_eq!(row("q-bert:2/3-rev", None, trained(true)).id(), "qbert-mp-2-3-rev.min-max.distill.seed1");
@@ -325,6 +387,7 @@ mod tests {
             ranges: Ranges::ALL.to_vec(),
             compensate: vec![false],
             distill: vec![false],
+            recipe: Recipe::default(),
             seeds: vec![1, 2],
             trained: true,
             names: vec![],

@@ -14,7 +14,7 @@ use qbert_train::qat::student::QatSettings;
 use qbert_train::trainer::Settings;
 
 use super::result::{Bits, RowResult, RowSettings, Source};
-use super::rows::{Row, RowTreatment};
+use super::rows::{Recipe, Row, RowTreatment};
 use qbert_pipeline::Result;
 use qbert_pipeline::hashes::{self, ModelHashes};
 
@@ -209,7 +209,9 @@ impl Study {
 /// The settings of a row's quantization-aware training other than its budget.
 pub(super) fn quantization(row: &Row) -> QatSettings {
     let (compensate, distill) = (row.treatment.compensate(), row.treatment.distill());
-    QatSettings { compensate, distillation: distill.then(Distillation::default), ..QatSettings::default() }
+    let Recipe { mask, weight_ranges } = row.treatment.recipe();
+    let distillation = distill.then(Distillation::default);
+    QatSettings { compensate, mask, weight_ranges, distillation, ..QatSettings::default() }
 }
 
 fn source(path: &Path) -> Result<Source> {

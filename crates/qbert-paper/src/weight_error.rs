@@ -14,7 +14,7 @@ use qbert_tasks::Task;
 use serde::{Deserialize, Serialize};
 
 use super::result::{Source, check_format, read_json, write_json};
-use super::rows::{PaperTable, Ranges, Row, Selection};
+use super::rows::{PaperTable, Ranges, Recipe, Row, Selection};
 use super::study::Study;
 use qbert_pipeline::Result;
 use qbert_pipeline::planning::{SiteError, plan_errors};
@@ -123,6 +123,7 @@ impl Study {
             ranges: vec![Ranges::MinMax],
             compensate: vec![false],
             distill: vec![false],
+            recipe: Recipe::default(),
             seeds: Vec::new(),
             trained: false,
             names: Vec::new(),

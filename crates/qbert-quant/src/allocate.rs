@@ -23,8 +23,8 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
-/// What was measured of the Hessian of one encoder layer: top eigenvalues `λ` over several runs (§3.2), and
-/// perhaps the trace.
+/// What was measured of one encoder layer: top eigenvalues `λ` of its Hessian over several runs (§3.2), perhaps the
+/// trace, and perhaps what quantizing its matrices one at a time does. Eigenvalues that are not known are NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LayerSensitivity {
     /// The mean of `λ` over the runs; negative where the model has not converged.
@@ -33,12 +33,30 @@ pub struct LayerSensitivity {
     pub std: f64,
     /// The trace of the layer's Hessian divided by its number of parameters, if it was estimated.
     pub trace: Option<f64>,
+    /// The divergence of the answers with one matrix at a time at the lowest width, summed up, if it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub divergence: Option<f64>,
+    /// The squared error of the weights at the lowest width, if it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<f64>,
+}
+
+impl Default for LayerSensitivity {
+    /// Nothing is known.
+    fn default() -> Self {
+        Self { mean: f64::NAN, std: f64::NAN, trace: None, divergence: None, error: None }
+    }
 }
 
 impl LayerSensitivity {
     /// `Ω = |mean(λ)| + std(λ)`, Eq. 2.
     pub fn omega(&self) -> f64 {
         self.mean.abs() + self.std
+    }
+
+    /// Whether quantizing its matrices one at a time was measured.
+    fn is_measured(&self) -> bool {
+        self.divergence.is_some()
     }
 }
 
@@ -51,13 +69,18 @@ pub enum Metric {
     Omega,
     /// `|mean(λ)|`, as HAWQ does; the paper shows why that is not enough. Text form: `mean`.
     Mean,
-    /// The size of the average Hessian trace, as HAWQ-V2 does. Text form: `trace`.
+    /// The size of the average Hessian trace. Text form: `trace`.
     Trace,
+    /// The size of the average Hessian trace times the squared error of the weights, as HAWQ-V2 does. Text form:
+    /// `trace-error`.
+    TraceError,
+    /// The measured divergence of the answers. Text form: `kl`.
+    Divergence,
 }
 
 impl Metric {
     /// All metrics, the default first.
-    pub const ALL: [Self; 3] = [Self::Omega, Self::Mean, Self::Trace];
+    pub const ALL: [Self; 5] = [Self::Omega, Self::Mean, Self::Trace, Self::TraceError, Self::Divergence];
 
     /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
@@ -65,6 +88,8 @@ impl Metric {
             Self::Omega => "omega",
             Self::Mean => "mean",
             Self::Trace => "trace",
+            Self::TraceError => "trace-error",
+            Self::Divergence => "kl",
         }
     }
 
@@ -81,13 +106,18 @@ impl Metric {
             negative if negative < 0.0 => Err(Error::Sensitivity { layer, what: "std", value: Some(negative) }),
             deviation => Ok(deviation),
         };
+        let given = |what: &'static str, value: Option<f64>| {
+            finite(what, value.ok_or(Error::Sensitivity { layer, what, value: None })?)
+        };
+        let mean = || given("mean", Some(sensitivity.mean).filter(|mean| !mean.is_nan() || !sensitivity.is_measured()));
         match self {
-            Self::Omega => finite("omega", finite("mean", sensitivity.mean)?.abs() + deviation()?),
-            Self::Mean => Ok(finite("mean", sensitivity.mean)?.abs()),
-            Self::Trace => {
-                let trace = sensitivity.trace.ok_or(Error::Sensitivity { layer, what: "trace", value: None })?;
-                Ok(finite("trace", trace)?.abs())
+            Self::Omega => finite("omega", mean()?.abs() + deviation()?),
+            Self::Mean => Ok(mean()?.abs()),
+            Self::Trace => Ok(given("trace", sensitivity.trace)?.abs()),
+            Self::TraceError => {
+                finite("trace", given("trace", sensitivity.trace)?.abs() * given("error", sensitivity.error)?)
             }
+            Self::Divergence => Ok(given("divergence", sensitivity.divergence)?.abs()),
         }
     }
 }
@@ -105,7 +135,7 @@ impl FromStr for Metric {
         Self::ALL.into_iter().find(|metric| metric.name() == text).ok_or_else(|| Error::Word {
             text: text.to_owned(),
             what: "metric",
-            known: "omega, mean or trace",
+            known: "omega, mean, trace, trace-error or kl",
             nearest: nearest(text, Self::ALL.map(Self::name)),
         })
     }

@@ -365,6 +365,13 @@ impl Error {
             Self::Sensitivity { what: "trace", value: None, .. } => {
                 "measure the trace too, or go by omega or mean".to_owned()
             }
+            Self::Sensitivity { what: "divergence" | "error", value: None, .. } => {
+                "measure it first (`qbert analyze --method kl`), or go by another metric".to_owned()
+            }
+            Self::Sensitivity { what: "mean", value: None, .. } => {
+                "the file has measured divergences only: go by kl, or add the eigenvalues with `qbert analyze`"
+                    .to_owned()
+            }
             Self::Sensitivity { .. } | Self::Cost { .. } | Self::Choice { .. } => {
                 "sensitivities and costs must be finite, deviations and costs not negative".to_owned()
             }

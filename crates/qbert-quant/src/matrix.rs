@@ -13,7 +13,7 @@ use crate::bits::BitWidth;
 use crate::error::Error;
 use crate::groups::{GroupSpec, Groups};
 use crate::quantizer::{Affine, check_finite, round_trip, shifted_code};
-use crate::range::{Range, RangeMethod, Scratch, check_length, refine, squared_error};
+use crate::range::{Mask, Range, RangeMethod, Scratch, check_length, refine, squared_error};
 use serde::Serialize;
 use std::ops;
 
@@ -362,13 +362,13 @@ impl QuantParams {
         check_finite(input)
     }
 
-    /// Applies the straight-through mask to the gradients of the whole matrix: where the clamp moved the
-    /// value, the gradient becomes 0 (see [`Range::contains`]).
+    /// Applies the straight-through mask to the gradients of the whole matrix: those of weights that the mask does
+    /// not let through become 0.
     ///
     /// # Errors
     /// [`Error::Length`] when a slice is not the whole matrix.
-    pub fn straight_through(&self, input: &[f32], gradients: &mut [f32]) -> Result<(), Error> {
-        self.straight_through_rows(0..self.layout.rows, input, gradients)
+    pub fn straight_through(&self, mask: Mask, input: &[f32], gradients: &mut [f32]) -> Result<(), Error> {
+        self.straight_through_rows(mask, 0..self.layout.rows, input, gradients)
     }
 
     /// Applies the straight-through mask to some rows; the slices hold these rows and nothing else.
@@ -377,28 +377,33 @@ impl QuantParams {
     /// [`Error::Rows`] when there are no such rows, [`Error::Length`] when a slice does not fit them.
     pub fn straight_through_rows(
         &self,
+        mask: Mask,
         rows: ops::Range<usize>,
         input: &[f32],
         gradients: &mut [f32],
     ) -> Result<(), Error> {
         self.layout.check_rows("input", &rows, input.len())?;
         self.layout.check_rows("gradients", &rows, gradients.len())?;
-        let neurons = &self.neurons;
-        let mask = |gradient: &mut f32, value: f32, low: f32, high: f32| {
+        if mask == Mask::None {
+            return Ok(());
+        }
+        let (neurons, margin) = (&self.neurons, mask.margin());
+        let select = |gradient: &mut f32, value: f32, low: f32, high: f32, step: f32| {
             // One select without a branch: both comparisons are taken.
-            *gradient = if (low <= value) & (value <= high) { *gradient } else { 0.0 };
+            let inside = (low - margin * step <= value) & (value <= high + margin * step);
+            *gradient = if inside { *gradient } else { 0.0 };
         };
         self.each_row(rows, input, gradients, |row, values, gradients| match row {
             Some(row) => {
-                let (low, high) = (neurons.low[row], neurons.high[row]);
+                let (low, high, step) = (neurons.low[row], neurons.high[row], neurons.step[row]);
                 for (gradient, &value) in gradients.iter_mut().zip(values) {
-                    mask(gradient, value, low, high);
+                    select(gradient, value, low, high, step);
                 }
             }
             None => {
-                let columns = neurons.low.iter().zip(&neurons.high);
-                for ((gradient, &value), (&low, &high)) in gradients.iter_mut().zip(values).zip(columns) {
-                    mask(gradient, value, low, high);
+                let columns = neurons.low.iter().zip(&neurons.high).zip(&neurons.step);
+                for ((gradient, &value), ((&low, &high), &step)) in gradients.iter_mut().zip(values).zip(columns) {
+                    select(gradient, value, low, high, step);
                 }
             }
         });

@@ -12,7 +12,7 @@ mod mse;
 use crate::bits::BitWidth;
 use crate::error::Error;
 use crate::shorten::shorten;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
@@ -98,6 +98,43 @@ impl Range {
             *gradient = if self.contains(value) { *gradient } else { 0.0 };
         }
         Ok(())
+    }
+}
+
+/// Which weights the gradient of the quantizer reaches. Straight-through estimation takes the rounding as the
+/// identity and leaves open how far outside the range that goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mask {
+    /// Those within the range ([`Range::contains`]), as the paper has it.
+    #[default]
+    Clamp,
+    /// Those that are no further from the range than rounding could have moved them, half a step.
+    HalfStep,
+    /// All.
+    None,
+}
+
+impl Mask {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Clamp, Self::HalfStep, Self::None];
+
+    /// The text form: `clamp`, `half-step`, `none`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Clamp => "clamp",
+            Self::HalfStep => "half-step",
+            Self::None => "none",
+        }
+    }
+
+    /// How far beyond the range, in steps, a weight still gets a gradient.
+    pub(crate) fn margin(self) -> f32 {
+        match self {
+            Self::Clamp => 0.0,
+            Self::HalfStep => 0.5,
+            Self::None => f32::INFINITY,
+        }
     }
 }
 

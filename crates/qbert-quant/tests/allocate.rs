@@ -23,17 +23,19 @@ fn numbers(assigned: &[Precision]) -> Vec<u8> {
 
 /// Layers with these means and no deviation.
 fn ranking(means: &[f64]) -> Ranking {
-    let layers: Vec<LayerSensitivity> =
-        means.iter().map(|&mean| LayerSensitivity { mean, std: 0.0, trace: None }).collect();
+    let layers: Vec<LayerSensitivity> = means
+        .iter()
+        .map(|&mean| LayerSensitivity { mean, std: 0.0, trace: None, ..LayerSensitivity::default() })
+        .collect();
     Ranking::new(&layers, Metric::Mean).unwrap()
 }
 
 #[test]
 fn metrics_are_the_papers_hawqs_and_hawq_v2s() {
     let layers = [
-        LayerSensitivity { mean: -3.0, std: 0.5, trace: Some(0.25) },
-        LayerSensitivity { mean: 1.0, std: 3.0, trace: Some(-1.0) },
-        LayerSensitivity { mean: 2.0, std: 1.5, trace: Some(0.0) },
+        LayerSensitivity { mean: -3.0, std: 0.5, trace: Some(0.25), ..LayerSensitivity::default() },
+        LayerSensitivity { mean: 1.0, std: 3.0, trace: Some(-1.0), ..LayerSensitivity::default() },
+        LayerSensitivity { mean: 2.0, std: 1.5, trace: Some(0.0), ..LayerSensitivity::default() },
     ];
     assert_eq!(layers.map(|layer| layer.omega()), [3.5, 4.0, 3.5]);
     let order = |metric| Ranking::new(&layers, metric).unwrap().order().to_vec();
@@ -50,13 +52,13 @@ fn metrics_are_the_papers_hawqs_and_hawq_v2s() {
 
 #[test]
 fn numbers_that_cannot_be_ranked_are_refused_by_layer() {
-    let good = LayerSensitivity { mean: 1.0, std: 0.0, trace: Some(1.0) };
+    let good = LayerSensitivity { mean: 1.0, std: 0.0, trace: Some(1.0), ..LayerSensitivity::default() };
     let refused = |bad: LayerSensitivity, metric| Ranking::new(&[good, bad], metric).unwrap_err().to_string();
     assert_eq!(refused(LayerSensitivity { mean: f64::NAN, ..good }, Metric::Omega), "layer 1: mean is NaN");
     assert_eq!(refused(LayerSensitivity { std: f64::INFINITY, ..good }, Metric::Omega), "layer 1: std is inf");
     assert_eq!(refused(LayerSensitivity { std: -0.5, ..good }, Metric::Omega), "layer 1: std is -0.5");
     assert_eq!(refused(LayerSensitivity { trace: None, ..good }, Metric::Trace), "layer 1: there is no trace");
-    let huge = LayerSensitivity { mean: f64::MAX, std: f64::MAX, trace: None };
+    let huge = LayerSensitivity { mean: f64::MAX, std: f64::MAX, trace: None, ..LayerSensitivity::default() };
     assert_eq!(refused(huge, Metric::Omega), "layer 1: omega is inf");
     // What a metric does not use need not be there.
     assert!(Ranking::new(&[LayerSensitivity { std: f64::NAN, trace: None, ..good }], Metric::Mean).is_ok());

@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 use qbert_quant::{
-    Affine, Axis, BitWidth, Error, GroupSpec, Layout, Percent, QuantParams, QuantizedMatrix, Range, RangeMethod,
+    Affine, Axis, BitWidth, Error, GroupSpec, Layout, Mask, Percent, QuantParams, QuantizedMatrix, Range, RangeMethod,
     Scratch,
 };
 
@@ -82,10 +82,21 @@ proptest! {
         prop_assert_eq!(bits_of(&fake), bits_of(&expected));
 
         let mut gradients = vec![3.0; values.len()];
-        params.straight_through(values, &mut gradients).unwrap();
+        params.straight_through(Mask::Clamp, values, &mut gradients).unwrap();
         for (index, gradient) in gradients.iter().enumerate() {
             let inside = params.ranges()[group_of(layout, index)].contains(values[index]);
             prop_assert_eq!(*gradient, if inside { 3.0 } else { 0.0 });
+        }
+        for mask in [Mask::HalfStep, Mask::None] {
+            let mut wider = vec![3.0; values.len()];
+            params.straight_through(mask, values, &mut wider).unwrap();
+            for (index, gradient) in wider.iter().enumerate() {
+                let (range, step) = (params.ranges()[group_of(layout, index)], affine(index).step());
+                let margin = if mask == Mask::None { f32::INFINITY } else { 0.5 * step };
+                let value = values[index];
+                let inside = range.low() - margin <= value && value <= range.high() + margin;
+                prop_assert_eq!(*gradient, if inside { 3.0 } else { 0.0 });
+            }
         }
         if sample.method == RangeMethod::MinMax {
             prop_assert!(gradients.iter().all(|&gradient| gradient == 3.0));

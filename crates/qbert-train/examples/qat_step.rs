@@ -91,6 +91,7 @@ fn student(name: &str, machine: &Machine, frozen: bool) -> Result<Student, Box<d
         calibration: 1,
         freeze: if frozen { 0.0 } else { 1.0 },
         distillation: distilled.then(Distillation::default),
+        ..QatSettings::default()
     };
     Ok(Student::new(quantization, settings, machine.weights.values())?)
 }

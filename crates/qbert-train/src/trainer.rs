@@ -312,13 +312,16 @@ impl<'a> Trainer<'a> {
             loss += share * own;
             tokens += batch.tokens();
         }
-        if let Some(student) = &self.student {
+        if let Some(student) = &mut self.student {
             student.after_backward(compute, self.weights.values(), &mut self.gradients);
         }
         self.finite(step + 1, "loss", loss)?;
         let rate = self.schedule.rate(step);
         let norm = self.optimizer.step(self.compute, rate, self.weights.values_mut(), &self.gradients);
         self.finite(step + 1, "gradient norm", norm)?;
+        if let Some(student) = &mut self.student {
+            student.after_step(rate, step + 1)?;
+        }
         self.position.steps = step + 1;
         let epoch = (step + 1) as f64 / self.per_epoch as f64;
         Ok(StepRecord { step: step + 1, epoch, loss, rate, gradient_norm: norm, tokens })

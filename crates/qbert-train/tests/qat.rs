@@ -10,7 +10,8 @@ use common::{Golden, compute, goldens};
 use qbert_kernels::Compute;
 use qbert_model::{Checkpoint, Parameters};
 use qbert_quant::{
-    Axis, BitWidth, GroupSpec, Layout, Plan, Precision, QuantParams, RangeMethod, Scratch, Site, range::squared_error,
+    Axis, BitWidth, GroupSpec, Layout, Mask, Plan, Precision, QuantParams, RangeMethod, Scratch, Site,
+    range::squared_error,
 };
 use qbert_train::bert::{Activations, BackwardBuffers, Mode, Pass};
 use qbert_train::qat::weights::{UsedRows, WeightQuantizer};
@@ -133,11 +134,11 @@ fn gradients_pass_where_the_range_holds_the_master() {
     quantization.fit(&compute(2), masters).unwrap();
     let used = UsedRows::of([&model.batch]);
     let mut gradients = vec![1.0; masters.len()];
-    quantization.after_backward(&compute(2), masters, &used, &mut gradients);
+    quantization.after_backward(&compute(2), masters, (&used, Mask::Clamp), &mut gradients);
     let mut expected = vec![1.0; masters.len()];
     for site in Site::all(3) {
         let Some((params, span)) = model.params(site, &plan) else { continue };
-        params.straight_through(&masters[span.clone()], &mut expected[span]).unwrap();
+        params.straight_through(Mask::Clamp, &masters[span.clone()], &mut expected[span]).unwrap();
     }
     // Of the tables only the rows in use are looked at: the others have no gradient.
     let hidden = model.bert.config().hidden_size;
@@ -171,7 +172,7 @@ fn learn(model: &Model, quantization: &mut Quantization, compute: &Compute, mode
         &mut buffers,
         &mut gradients,
     );
-    quantization.after_backward(compute, masters, &used, &mut gradients);
+    quantization.after_backward(compute, masters, (&used, Mask::Clamp), &mut gradients);
     (activations.logits.clone(), gradients)
 }
 

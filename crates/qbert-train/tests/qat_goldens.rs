@@ -10,7 +10,7 @@ use std::sync::Arc;
 use common::{Golden, compute, distance, goldens, largest};
 use qbert_kernels::Compute;
 use qbert_model::{Checkpoint, Parameters};
-use qbert_quant::{ActivationParams, Range};
+use qbert_quant::{ActivationParams, Mask, Range};
 use qbert_train::bert::{ActivationTensor, Activations, BackwardBuffers, Integers, Mode, Pass, WeightCodes};
 use qbert_train::qat::Quantization;
 use qbert_train::qat::activations::ActivationRanges;
@@ -103,8 +103,13 @@ impl Twin {
     }
 
     /// The gradients of the quantized weights, made those of the masters, against the golden's.
-    fn check_gradients(&self, prefix: &str, mut gradients: Vec<f32>) {
-        self.quantization.after_backward(&self.compute, self.masters.values(), &self.used, &mut gradients);
+    fn check_gradients(&mut self, prefix: &str, mut gradients: Vec<f32>) {
+        self.quantization.after_backward(
+            &self.compute,
+            self.masters.values(),
+            (&self.used, Mask::Clamp),
+            &mut gradients,
+        );
         let layout = self.masters.layout();
         for parameter in layout.parameters() {
             let theirs = self.golden.floats(&format!("{prefix}/{}", layout.file_name(parameter)));
@@ -121,7 +126,7 @@ impl Twin {
 }
 
 fn check(name: &'static str) {
-    let twin = Twin::open(name);
+    let mut twin = Twin::open(name);
     let (mut activations, mut buffers) = (Activations::for_training(), BackwardBuffers::default());
     twin.forward(&mut activations);
     twin.close("hidden", &activations.hidden[twin.bert.config().layers]);

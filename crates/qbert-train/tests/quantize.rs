@@ -16,6 +16,7 @@ use qbert_train::finetune::{Finetune, finetune, recipe};
 use qbert_train::qat::files;
 use qbert_train::qat::run::{Quantize, quantize};
 use qbert_train::qat::student::QatSettings;
+use qbert_train::qat::weights::WeightRanges;
 use qbert_train::trainer::StepRecord;
 
 /// A fine-tuned model, and how to quantize it.
@@ -86,6 +87,28 @@ fn training_recovers_and_the_checkpoint_evaluates_to_the_figure() {
     }
 }
 
+/// Learned ranges leave the least squared error and end up elsewhere than ranges that follow the weights; the checkpoint
+/// still evaluates to what was reported.
+#[test]
+fn ranges_are_learned_along_with_the_weights() {
+    let home = tempfile::tempdir().unwrap();
+    let trained = |out: &str, weight_ranges| {
+        let mut job = job(home.path(), out);
+        job.settings.weight_ranges = weight_ranges;
+        let outcome = quantize(&job, &compute(2), &mut Observer::default()).unwrap();
+        assert!(outcome.best >= 95.0, "{outcome:?}");
+        assert_eq!(dev_figure(&job, false), outcome.best, "{out}");
+        std::fs::read(job.job.out.join("ranges.safetensors")).unwrap()
+    };
+    let followed = trained("followed", WeightRanges::Followed);
+    let learned = trained("learned", WeightRanges::Learned(10.0));
+    assert!(followed != learned);
+    let mut job = job(home.path(), "refused");
+    job.settings.weight_ranges = WeightRanges::Learned(-1.0);
+    let error = quantize(&job, &compute(1), &mut Observer::default()).unwrap_err().to_string();
+    assert!(error.contains("`qat.weight_ranges`"), "{error}");
+}
+
 #[test]
 fn activations_are_dropped_out_only_when_asked_for() {
     let home = tempfile::tempdir().unwrap();
@@ -141,13 +164,27 @@ fn the_same_seed_gives_the_same_bytes_with_any_number_of_threads() {
 
 #[test]
 fn a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_same_bytes() {
-    let home = tempfile::tempdir().unwrap();
-    let whole = job(home.path(), "whole");
-    quantize(&whole, &compute(1), &mut Observer::default()).unwrap();
     // While ranges are learned, after they are frozen, at the last step of an epoch, and twice in one run.
-    for stops in [vec![3], vec![16], vec![38], vec![57], vec![20, 45]] {
-        let mut job = job(home.path(), &format!("stopped-{stops:?}"));
-        for stop in &stops {
+    stopped_and_resumed(WeightRanges::Followed, &[&[3], &[16], &[38], &[57], &[20, 45]]);
+}
+
+#[test]
+fn learned_ranges_survive_a_stop_too() {
+    stopped_and_resumed(WeightRanges::Learned(10.0), &[&[3], &[38], &[20, 45]]);
+}
+
+fn stopped_and_resumed(weight_ranges: WeightRanges, all: &[&[usize]]) {
+    let home = tempfile::tempdir().unwrap();
+    let prepared = |out: &str| {
+        let mut job = job(home.path(), out);
+        job.settings.weight_ranges = weight_ranges;
+        job
+    };
+    let whole = prepared("whole");
+    quantize(&whole, &compute(1), &mut Observer::default()).unwrap();
+    for stops in all {
+        let mut job = prepared(&format!("stopped-{stops:?}"));
+        for stop in *stops {
             let mut observer = Observer { stop_after: Some(*stop), ..Observer::default() };
             let run = || quantize(&job, &compute(2), &mut observer).map(|_| ());
             let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));

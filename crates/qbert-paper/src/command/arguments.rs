@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use qbert_cli::WhichWeights;
 use qbert_cli::reading::Reading;
-use qbert_paper::{PaperTable, Ranges, Selection};
+use qbert_paper::{PaperTable, Ranges, Recipe, Selection};
 use qbert_pipeline::{Error, Result};
+use qbert_train::qat::weights::WeightRanges;
 use qbert_train::trainer::Settings;
 
 /// Make the rows of the paper's tables on a fine-tuned checkpoint; each is a run with a result file of its own.
@@ -89,10 +91,17 @@ pub(super) struct Choice {
     /// Distill from the full-precision model, which the paper does not do: `no`, `yes`, or every row `both` ways.
     #[arg(long, value_enum, num_args = 0..=1, default_value = "no", default_missing_value = "yes")]
     pub(super) distill: Extra,
+    /// Which weights get a gradient.
+    #[arg(long, value_enum, default_value = "clamp")]
+    pub(super) mask: WhichWeights,
+    /// How weight ranges change in training: `follow` the weights, or `learn` by gradient, at 10 times the learning rate
+    /// or another multiple (`learn:3`).
+    #[arg(long, value_name = "HOW", default_value = "follow")]
+    pub(super) weight_ranges: WeightRanges,
     /// Seeds; every row is trained once with each.
     #[arg(long, value_delimiter = ',', value_name = "N[,N]", default_value = "1")]
     pub(super) seeds: Vec<u64>,
-    /// Only these rows or methods: qbert-mp-2-3, directq:4.
+    /// Only these rows or methods, those of no table included: qbert-mp-2-3, directq:4, q-bert:2,groups=neuron.
     #[arg(long, num_args = 1.., value_name = "NAME")]
     pub(super) rows: Vec<String>,
 }
@@ -170,6 +179,7 @@ impl Choice {
             },
             compensate: self.compensate.choices(),
             distill: self.distill.choices(),
+            recipe: Recipe { mask: self.mask.into(), weight_ranges: self.weight_ranges },
             seeds: self.seeds.clone(),
             trained,
             names: self.rows.iter().flat_map(|text| names(text)).collect(),

@@ -9,7 +9,7 @@ use qbert_tasks::metrics::outcomes::{Outcomes, squared_error};
 use qbert_train::sensitivity::{self, Sensitivity};
 
 use crate::result::{RowResult, io};
-use crate::rows::Ranges;
+use crate::rows::{Ranges, Recipe};
 use qbert_pipeline::{Error, ErrorKind, Result};
 
 /// What was done with a method's plan, seeds aside.
@@ -76,7 +76,8 @@ impl Variant {
     /// Whether a result has figures of it.
     fn includes(self, row: &RowResult) -> bool {
         let own = row.settings.treatment;
-        let alike = own.ranges() == Some(self.ranges) && own.compensate() == self.compensate;
+        let usual = own.recipe() == Recipe::default();
+        let alike = usual && own.ranges() == Some(self.ranges) && own.compensate() == self.compensate;
         // Every quantized row was evaluated before training, with or without distillation.
         alike && if self.trained { row.last.is_some() && own.distill() == self.distill } else { true }
     }

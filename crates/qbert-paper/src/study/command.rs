@@ -1,9 +1,11 @@
 //! The command recorded in a result's file: it names files without their directories.
 
+use qbert_quant::Mask;
 use qbert_tasks::DataSource;
+use qbert_train::qat::weights::WeightRanges;
 
 use super::{Experiment, Study, name_of};
-use crate::rows::{Row, RowTreatment};
+use crate::rows::{Recipe, Row, RowTreatment};
 
 impl Study {
     /// The command that makes only this row.
@@ -14,6 +16,10 @@ impl Study {
         words.extend(row.treatment.ranges().map(|ranges| format!("--ranges {}", ranges.name())));
         words.extend(row.treatment.compensate().then(|| "--compensate".to_owned()));
         words.extend(row.treatment.distill().then(|| "--distill".to_owned()));
+        let Recipe { mask, weight_ranges } = row.treatment.recipe();
+        words.extend((mask != Mask::default()).then(|| format!("--mask {}", mask.name())));
+        let learned = weight_ranges != WeightRanges::default();
+        words.extend(learned.then(|| format!("--weight-ranges {weight_ranges}")));
         match row.treatment {
             RowTreatment::FullPrecision => {}
             RowTreatment::PostTraining { .. } => words.push("--steps 0".to_owned()),

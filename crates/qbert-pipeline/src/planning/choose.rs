@@ -12,7 +12,7 @@ use super::make::Watch;
 use super::origin::{By, Cost, Limit, Origin, Ranked, Sensitive, UniformCost};
 use super::sensitivity::Measured;
 use super::{Model, NewPlan, PlanRequest, Trial, quantization_errors};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A plan in the making, with several widths to choose from.
 pub(super) struct Mixed<'data> {
@@ -116,8 +116,12 @@ impl Mixed<'_> {
         sites.iter().map(least).sum()
     }
 
-    /// The size of every site at every width, and its cost: sensitivity times squared error of the weights.
+    /// The size of every site at every width, and its cost: sensitivity times squared error of the weights, or the
+    /// divergence that was measured.
     fn price(&self, sites: &[Site], threads: &Threads, watch: Watch<'_>) -> Result<Vec<OpenSite>> {
+        if self.metric == Metric::Divergence {
+            return sites.iter().filter_map(|&site| self.price_measured(site).transpose()).collect();
+        }
         let parameters = Checkpoint::open(self.model.directory)?.load()?;
         let site = self.base.site(sites.first().copied().unwrap_or(Site::Layer(0, Matrix::Query)))?;
         let widths = self.widths.as_slice().to_vec();
@@ -125,13 +129,42 @@ impl Mixed<'_> {
         let errors = quantization_errors(&parameters, sites, &trial, threads, watch)?;
         let priced = |(&site, errors): (&Site, Vec<f64>)| {
             let Site::Layer(layer, matrix) = site else { return Ok(None) };
-            let weight = self.ranking.values()[layer];
+            let weight = match self.metric {
+                // The error at each width is the other factor.
+                Metric::TraceError => Metric::Trace.of(&self.measured.layers[layer], layer)?,
+                _ => self.ranking.values()[layer],
+            };
             let choices = self.widths.as_slice().iter().zip(errors);
             let choices =
                 choices.map(|(&width, error)| Ok(Choice { bytes: self.bytes(site, width)?, cost: weight * error }));
             Ok(Some(OpenSite { layer, matrix, choices: choices.collect::<Result<_>>()? }))
         };
         sites.iter().zip(errors).map(priced).filter_map(Result::transpose).collect()
+    }
+
+    /// The size and the measured divergence of a matrix at every width.
+    fn price_measured(&self, site: Site) -> Result<Option<OpenSite>> {
+        let Site::Layer(layer, matrix) = site else { return Ok(None) };
+        let name = site.to_string();
+        let sites = self.measured.sites.iter().flat_map(|own| &own.sites);
+        let found = sites.into_iter().find(|own| own.site == name);
+        let choice = |&width: &Precision| {
+            let bits = width.number();
+            let measured = found.and_then(|own| own.widths.iter().find(|own| own.bits == bits));
+            let cost = match measured {
+                Some(own) => own.divergence,
+                None if width == Precision::Full => 0.0,
+                None => {
+                    let message = format!("`plan.bits`: {name} was not measured at {bits} bits");
+                    let hint = "measure with that width too (`qbert analyze --method kl --widths …`), or leave it out";
+                    return Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()));
+                }
+            };
+            // Divergences are not negative but for rounding.
+            Ok(Choice { bytes: self.bytes(site, width)?, cost: cost.max(0.0) })
+        };
+        let choices = self.widths.as_slice().iter().map(choice).collect::<Result<_>>()?;
+        Ok(Some(OpenSite { layer, matrix, choices }))
     }
 
     fn origin(&self, by: By) -> Sensitive {

@@ -49,10 +49,13 @@ pub(super) fn check(request: &PlanRequest, model: &Model<'_>) -> Result<()> {
     if request.preset.is_some() || request.bits.len() < 2 {
         return Ok(());
     }
-    let alike = vec![LayerSensitivity { mean: 1.0, std: 0.0, trace: Some(1.0) }; layers];
+    let alike = vec![
+        LayerSensitivity { mean: 1.0, std: 0.0, trace: Some(1.0), divergence: Some(1.0), error: Some(1.0) };
+        layers
+    ];
     let metric = request.metric.unwrap_or_default();
     let (measured, ranking) =
-        (Measured { task: None, model: None, layers: alike.clone() }, Ranking::new(&alike, metric)?);
+        (Measured { task: None, model: None, layers: alike.clone(), sites: None }, Ranking::new(&alike, metric)?);
     let mixed = Mixed { request, model, base: plan, widths: widths(request)?, metric, measured, ranking };
     match request.budget {
         None => mixed.by_rank().map(drop),

@@ -191,6 +191,8 @@ impl Sensitive {
             Metric::Omega => "Ω",
             Metric::Mean => "|mean λ|",
             Metric::Trace => "|trace|",
+            Metric::TraceError => "|trace| × error",
+            Metric::Divergence => "divergence",
         }
     }
 }

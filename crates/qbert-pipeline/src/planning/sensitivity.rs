@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use qbert_documents::{AnalyzedLayer, Error as DocumentError, Sensitivity, number::known};
+use qbert_documents::{
+    AnalyzedLayer, Error as DocumentError, MeasuredSites, MeasuredWidth, Sensitivity, number::known,
+};
 use qbert_model::Checkpoint;
 use qbert_quant::LayerSensitivity;
 use qbert_train::sensitivity::model_hash;
@@ -18,6 +20,8 @@ pub struct Measured {
     pub model: Option<String>,
     /// One entry for each encoder layer of the model.
     pub layers: Vec<LayerSensitivity>,
+    /// What quantizing one matrix at a time does, if that was measured.
+    pub sites: Option<MeasuredSites>,
 }
 
 const WRITTEN_BY: &str = "give the sensitivity.json that `qbert analyze` wrote";
@@ -40,15 +44,27 @@ pub fn read(path: &Path, model_layers: usize) -> Result<Measured> {
             return Err(wrong(message, "every layer must be there once, in order, counted from 0"));
         }
     }
-    let found = file.layers.len();
+    let of_measured = file.measured.iter().flat_map(|own| &own.sites).map(|site| site.layer + 1).max();
+    let found = if file.layers.is_empty() { of_measured.unwrap_or(0) } else { file.layers.len() };
     if found != model_layers {
         let message = format!("{name}: sensitivities of {found} layers, but the model has {model_layers}");
         return Err(wrong(message, "give the file that was measured on this model"));
     }
-    let layers: Result<Vec<LayerSensitivity>> = file.layers.iter().map(|layer| check(layer, path)).collect();
+    let mut layers = file.layers.iter().map(|layer| check(layer, path)).collect::<Result<Vec<LayerSensitivity>>>()?;
+    layers.resize(model_layers, LayerSensitivity::default());
+    if let Some(sites) = &file.measured {
+        let sums = |figure: fn(&MeasuredWidth) -> f64| {
+            let problem = || format!("{name}: `measured` does not have every layer with a divergence and an error");
+            sites.by_layer(model_layers, figure).ok_or_else(|| wrong(problem(), WRITTEN_BY))
+        };
+        let (divergences, errors) = (sums(|own| own.divergence)?, sums(|own| own.error)?);
+        for (layer, (divergence, error)) in layers.iter_mut().zip(divergences.into_iter().zip(errors)) {
+            (layer.divergence, layer.error) = (Some(divergence), Some(error));
+        }
+    }
     // A file made by hand need not name what it was measured on.
     let named = |name: String| Some(name).filter(|name| !name.is_empty());
-    Ok(Measured { task: named(file.subject.task), model: named(file.subject.model), layers: layers? })
+    Ok(Measured { task: named(file.subject.task), model: named(file.subject.model), layers, sites: file.measured })
 }
 
 impl Measured {
@@ -75,7 +91,7 @@ fn check(layer: &AnalyzedLayer, path: &Path) -> Result<LayerSensitivity> {
             again,
         ));
     }
-    let sensitivity = LayerSensitivity { mean, std, trace: layer.trace };
+    let sensitivity = LayerSensitivity { mean, std, trace: layer.trace, ..LayerSensitivity::default() };
     // Otherwise an edit of omega alone would silently change nothing.
     let (said, follows) = (if layer.omega.is_nan() { sensitivity.omega() } else { layer.omega }, sensitivity.omega());
     if (said - follows).abs() > 1e-6 * follows.abs().max(f64::MIN_POSITIVE) {

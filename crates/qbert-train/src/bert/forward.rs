@@ -1,5 +1,7 @@
 //! The forward pass.
 
+use std::ops::Range;
+
 use qbert_kernels::{Compute, LayerNorm};
 use qbert_model::family::{NormPlacement, Positions};
 
@@ -55,6 +57,51 @@ impl Bert {
             }
         }
         self.head_forward(compute, weights, batch, mode, activations);
+    }
+
+    /// The hidden state that enters the first layer, without dropout.
+    ///
+    /// # Panics
+    /// As [`Bert::forward`].
+    pub fn embedded(&self, pass: Pass<'_>, activations: &mut Activations) -> Vec<f32> {
+        let pooler = self.spans.pooler.is_some();
+        activations.resize(&self.config, self.layout.head_class(), self.outputs, pooler, pass.batch);
+        self.embed(pass.compute, pass.weights, pass.batch, Mode::Evaluate, activations);
+        activations.hidden[0].clone()
+    }
+
+    /// The hidden state after `layers`, from the one before them, in full precision and without dropout.
+    ///
+    /// # Panics
+    /// If the batch does not fit the model or the input is not its hidden state.
+    pub fn layers_forward<'a>(
+        &self,
+        pass: Pass<'_>,
+        layers: Range<usize>,
+        input: &[f32],
+        activations: &'a mut Activations,
+    ) -> &'a [f32] {
+        let pooler = self.spans.pooler.is_some();
+        activations.resize(&self.config, self.layout.head_class(), self.outputs, pooler, pass.batch);
+        activations.resize_quantized(false, pass.batch.tokens(), &self.config);
+        let (from, to) = (activations.hidden_index(layers.start), activations.hidden_index(layers.end));
+        activations.hidden[from].copy_from_slice(input);
+        for layer in layers {
+            match self.config.family.norm_placement {
+                NormPlacement::AfterResidual => self.layer_forward(pass, layer, None, activations),
+            }
+        }
+        &activations.hidden[to]
+    }
+
+    /// The logits from the hidden state before `layer`, in full precision and without dropout.
+    ///
+    /// # Panics
+    /// As [`Bert::layers_forward`].
+    pub fn forward_from(&self, pass: Pass<'_>, layer: usize, input: &[f32], activations: &mut Activations) {
+        let pass = Pass { mode: Mode::Evaluate, ..pass };
+        self.layers_forward(pass, layer..self.config.layers, input, activations);
+        self.head_forward(pass.compute, pass.weights, pass.batch, pass.mode, activations);
     }
 
     /// `hidden[0] = dropout(LayerNorm(word + position + type))`.

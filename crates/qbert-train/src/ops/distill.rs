@@ -39,6 +39,18 @@ pub fn answers(
     temperature * temperature * share * total
 }
 
+/// The sum over the softmaxes of a batch of `KL(q ‖ p)`, and their number: the term of [`answers`] alone.
+pub fn answer_divergence((student, teacher): (&[f32], &[f32]), batch: &Batch, labels: usize) -> (f64, usize) {
+    let all = softmaxes(batch, labels);
+    let mut total = 0.0;
+    for softmax in &all {
+        let ((_, log_p), (q, log_q)) = (softmax.of(student, 1.0), softmax.of(teacher, 1.0));
+        let terms = q.iter().zip(log_q.iter().zip(&log_p));
+        total += terms.map(|(q, (log_q, log_p))| q * (log_q - log_p)).sum::<f64>();
+    }
+    (total, all.len())
+}
+
 /// The mean of `(s − t)²`.
 pub fn mean_square(compute: &Compute, student: &[f32], teacher: &[f32]) -> f64 {
     let parts = compute.threads().map(student.len().div_ceil(CHUNK), |chunk| {

@@ -20,7 +20,7 @@ pub mod weights;
 
 use qbert_kernels::Compute;
 use qbert_model::{Config, ParameterLayout};
-use qbert_quant::{Plan, Precision};
+use qbert_quant::{Mask, Plan, Precision};
 
 use crate::batch::Batch;
 use crate::bert::{ActivationQuantizer, Activations, Bert, Integers, Mode, Pass, WeightCodes};
@@ -29,7 +29,7 @@ use activations::{ActivationRanges, RangeLearner};
 use weights::{UsedRows, WeightQuantizer};
 
 /// `[task(0), …, task(tasks - 1)]` over all threads, for results without a default.
-fn map<T: Send + Clone>(compute: &Compute, tasks: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub(crate) fn map<T: Send + Clone>(compute: &Compute, tasks: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
     compute.threads().map(tasks, |index| Some(task(index))).into_iter().flatten().collect()
 }
 
@@ -277,8 +277,16 @@ impl Quantization {
         compensate::loosen(&self.weights.matrices().collect::<Vec<_>>(), originals, masters)
     }
 
-    /// After the backward passes of a step: the gradients of the quantized weights become those of the masters.
-    pub fn after_backward(&self, compute: &Compute, masters: &[f32], used: &UsedRows, gradients: &mut [f32]) {
+    /// After the backward passes of a step: the gradients of the quantized weights become those of the masters and, where
+    /// they are trained, of the ranges.
+    pub fn after_backward(
+        &mut self,
+        compute: &Compute,
+        masters: &[f32],
+        used: (&UsedRows, Mask),
+        gradients: &mut [f32],
+    ) {
+        self.weights.range_gradients(compute, masters, gradients);
         self.weights.straight_through(compute, masters, used, gradients);
     }
 }

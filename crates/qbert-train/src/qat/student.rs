@@ -4,11 +4,12 @@
 //! a step of a quantized model does differently.
 
 use qbert_kernels::Compute;
+use qbert_quant::Mask;
 use serde::{Deserialize, Serialize};
 
 use super::activations::Learned;
 use super::distill::{Distillation, Teacher};
-use super::weights::UsedRows;
+use super::weights::{UsedRows, WeightRanges};
 use super::{Calibration, Quantization, QuantizedPass};
 use crate::batch::Batch;
 use crate::bert::{Activations, BackwardBuffers, Bert, Mode, Pass};
@@ -25,11 +26,22 @@ pub struct QatSettings {
     /// Whether weights are first rounded so that they compensate for each other's errors
     /// ([`qbert_quant::compensate`]). The paper does not do this.
     pub compensate: bool,
+    /// Which weights get a gradient.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mask: Mask,
+    /// How the ranges of matrices change in training.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub weight_ranges: WeightRanges,
     /// Whether to use dropout as in fine-tuning, as the paper does. Rounding is noise enough: without dropout, 2 bits end
     /// up better or as good (`results/qat-recipe.json`).
     pub dropout: bool,
     /// Distillation from the full-precision model; `None`, as in the paper, trains on labels alone.
     pub distillation: Option<Distillation>,
+}
+
+/// What was not always a setting is not written where it is as it was, so that older files stay comparable.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Default for QatSettings {
@@ -38,6 +50,8 @@ impl Default for QatSettings {
             calibration: 32,
             freeze: 0.2,
             compensate: true,
+            mask: Mask::default(),
+            weight_ranges: WeightRanges::default(),
             dropout: false,
             distillation: Some(Distillation::default()),
         }
@@ -57,6 +71,12 @@ impl QatSettings {
         if !(0.0..=1.0).contains(&self.freeze) {
             let rule = "it is a share of the steps, from 0 to 1";
             return Err(Error::Setting { name: "`qat.freeze`", value: self.freeze.to_string(), rule });
+        }
+        if let WeightRanges::Learned(rate) = self.weight_ranges
+            && !(rate > 0.0 && rate.is_finite())
+        {
+            let rule = "it is a multiple of the learning rate, above 0";
+            return Err(Error::Setting { name: "`qat.weight_ranges`", value: rate.to_string(), rule });
         }
         self.distillation.as_ref().map_or(Ok(()), Distillation::check)
     }
@@ -87,8 +107,9 @@ impl Student {
     ///
     /// # Errors
     /// As [`QatSettings::check`].
-    pub fn new(quantization: Quantization, settings: QatSettings, weights: &[f32]) -> Result<Self> {
+    pub fn new(mut quantization: Quantization, settings: QatSettings, weights: &[f32]) -> Result<Self> {
         settings.check()?;
+        quantization.weights_mut().learn_ranges(settings.weight_ranges != WeightRanges::Followed);
         let teacher = settings.distillation.map(|distillation| Teacher::new(weights.to_vec(), distillation));
         Ok(Self { quantization, settings, teacher, used: UsedRows::default(), originals: None })
     }
@@ -198,8 +219,19 @@ impl Student {
     }
 
     /// After the passes of a step: turns the gradients of the quantized weights into those of the masters.
-    pub fn after_backward(&self, compute: &Compute, masters: &[f32], gradients: &mut [f32]) {
-        self.quantization.after_backward(compute, masters, &self.used, gradients);
+    pub fn after_backward(&mut self, compute: &Compute, masters: &[f32], gradients: &mut [f32]) {
+        self.quantization.after_backward(compute, masters, (&self.used, self.settings.mask), gradients);
+    }
+
+    /// After the optimizer's step at `rate`, the first of which is step 1: moves the ranges that are trained.
+    ///
+    /// # Errors
+    /// A range that is none any more.
+    pub fn after_step(&mut self, rate: f64, steps: usize) -> Result<()> {
+        match self.settings.weight_ranges {
+            WeightRanges::Followed => Ok(()),
+            WeightRanges::Learned(multiple) => self.quantization.weights_mut().move_ranges(multiple * rate, steps),
+        }
     }
 
     /// Before an evaluation: brings ranges up to date and quantizes all weights.

@@ -3,6 +3,7 @@
 //! How ranges follow depends on the method of the site:
 //!
 //! - `min-max`: found again in every step, as in the paper. No weight is ever outside, so there is no mask.
+//! - learned ([`WeightRanges::Learned`]), whatever the method: found once, then trained along with the weights.
 //! - `mse` and `percentile`: found once. Then every step updates a share of the groups, in turn: `mse` from the present
 //!   range ([`qbert_quant::range::refine`]), percentiles from scratch. Between two turns a weight moves by a small part of
 //!   a step, and all ranges are brought up to date before an evaluation.
@@ -11,22 +12,27 @@
 //!
 //! Every loop is split by shape alone, so that any number of threads gives the same bytes.
 
+mod learned;
 mod rows;
 mod site;
 
+use std::fmt;
 use std::ops::Range as Span;
+use std::str::FromStr;
 
 use qbert_kernels::int::{Neurons, WideWeights};
 use qbert_kernels::{CHUNK, Compute};
 use qbert_model::{Config, ParameterLayout};
-use qbert_quant::{Axis, Error as QuantError, Plan, QuantParams, Range, RangeMethod, Site, SitePlan};
+use qbert_quant::{Axis, Error as QuantError, Mask, Plan, QuantParams, Range, RangeMethod, Site, SitePlan};
 
+use self::learned::RangeOptimizer;
 use self::rows::{Cut, Task};
 use self::site::{SiteQuantizer, Turn, at_site, table_of};
 use super::compensate::Rounded;
 use super::map;
 use crate::bert::WeightCodes;
 use crate::error::Result;
+use serde::{Deserialize, Serialize};
 
 pub use self::rows::UsedRows;
 
@@ -55,11 +61,58 @@ enum Part {
     },
 }
 
+/// How the ranges of matrices change while the weights are trained.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WeightRanges {
+    /// They are found again from the masters by the plan's method.
+    #[default]
+    Followed,
+    /// They are trained, at this multiple of the weights' learning rate.
+    Learned(f64),
+}
+
+impl WeightRanges {
+    /// The multiple of the learning rate that serves best (`results/recipe`).
+    pub const USUAL_MULTIPLE: f64 = 10.0;
+}
+
+/// `follow`, `learn` or `learn:3`.
+impl FromStr for WeightRanges {
+    type Err = crate::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let rule = "it is `follow`, `learn`, or `learn:` with a multiple of the learning rate above 0";
+        let refused = || crate::Error::Setting { name: "`qat.weight_ranges`", value: format!("{text:?}"), rule };
+        match text.split_once(':') {
+            None if text == "follow" => Ok(Self::Followed),
+            None if text == "learn" => Ok(Self::Learned(Self::USUAL_MULTIPLE)),
+            Some(("learn", multiple)) => {
+                let multiple = multiple.parse().ok().filter(|multiple: &f64| *multiple > 0.0 && multiple.is_finite());
+                Ok(Self::Learned(multiple.ok_or_else(refused)?))
+            }
+            _ => Err(refused()),
+        }
+    }
+}
+
+/// The text form, as [`WeightRanges::from_str`] reads it.
+impl fmt::Display for WeightRanges {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Followed => formatter.write_str("follow"),
+            Self::Learned(multiple) => write!(formatter, "learn:{multiple}"),
+        }
+    }
+}
+
 /// The quantizers of all sites of a plan.
 #[derive(Debug)]
 pub struct WeightQuantizer {
     sites: Vec<SiteQuantizer>,
     parts: Vec<Part>,
+    /// If ranges of matrices are trained.
+    learned: Option<RangeOptimizer>,
 }
 
 impl WeightQuantizer {
@@ -93,7 +146,17 @@ impl WeightQuantizer {
         if layout.len() > end {
             parts.push(Part::Plain(end..layout.len()));
         }
-        Ok(Self { sites, parts })
+        Ok(Self { sites, parts, learned: None })
+    }
+
+    /// Sets whether ranges of matrices are trained from here on, without any moments yet.
+    pub(super) fn learn_ranges(&mut self, learn: bool) {
+        self.learned = learn.then(|| RangeOptimizer::new(&self.sites));
+    }
+
+    /// Whether the ranges of this site are trained.
+    fn learns(&self, own: &SiteQuantizer) -> bool {
+        self.learned.is_some() && table_of(own.site).is_none()
     }
 
     /// The quantizer of a site; `None` where it is not quantized.
@@ -124,10 +187,11 @@ impl WeightQuantizer {
         Ok(())
     }
 
-    /// The ends of all ranges in one array, to store them.
+    /// The ends of all ranges in one array, to store them, and the moments of trained ones.
     pub fn flat_ranges(&self) -> Vec<f32> {
         let ranges = self.sites.iter().flat_map(|own| own.params.ranges());
-        ranges.flat_map(|range| [range.low(), range.high()]).collect()
+        let ends = ranges.flat_map(|range| [range.low(), range.high()]);
+        ends.chain(self.learned.iter().flat_map(RangeOptimizer::flat)).collect()
     }
 
     /// Continues from stored ranges.
@@ -135,12 +199,18 @@ impl WeightQuantizer {
     /// # Errors
     /// Ranges of another plan or model.
     pub fn restore_ranges(&mut self, flat: &[f32]) -> Result<()> {
-        let found = flat.len();
         let expected = 2 * self.sites.iter().map(|own| own.params.ranges().len()).sum::<usize>();
-        if found != expected {
-            return Err(QuantError::Length { what: "stored ranges", expected, found }.into());
+        let Some((ends, moments)) = flat.split_at_checked(expected) else {
+            return Err(QuantError::Length { what: "stored ranges", expected, found: flat.len() }.into());
+        };
+        match &mut self.learned {
+            Some(learned) => learned.restore(moments)?,
+            None if !moments.is_empty() => {
+                return Err(QuantError::Length { what: "stored ranges", expected, found: flat.len() }.into());
+            }
+            None => {}
         }
-        let (mut pairs, _) = flat.as_chunks::<2>();
+        let (mut pairs, _) = ends.as_chunks::<2>();
         for own in &mut self.sites {
             let (mine, rest) = pairs.split_at(own.params.ranges().len());
             pairs = rest;
@@ -155,7 +225,7 @@ impl WeightQuantizer {
     /// # Errors
     /// A weight that no range can hold; the error names the site.
     pub fn fit(&mut self, compute: &Compute, masters: &[f32]) -> Result<()> {
-        self.update(compute, masters, |_, _, _| Some(Turn::Fit))
+        self.update(compute, masters, |_, _, _, _| Some(Turn::Fit))
     }
 
     /// Brings every range up to date from where it is.
@@ -163,7 +233,7 @@ impl WeightQuantizer {
     /// # Errors
     /// As [`WeightQuantizer::fit`].
     pub fn refine(&mut self, compute: &Compute, masters: &[f32]) -> Result<()> {
-        self.update(compute, masters, |own, _, _| Some(own.turn()))
+        self.update(compute, masters, |all, own, _, _| (!all.learns(own)).then(|| own.turn()))
     }
 
     /// The same while the matrices hold values that were rounded with their ranges. A range found from scratch, such as
@@ -173,7 +243,7 @@ impl WeightQuantizer {
     /// # Errors
     /// As [`WeightQuantizer::fit`].
     pub fn refine_rounded(&mut self, compute: &Compute, masters: &[f32]) -> Result<()> {
-        self.update(compute, masters, |own, _, _| {
+        self.update(compute, masters, |_, own, _, _| {
             let may_change = table_of(own.site).is_some() || own.planned.range == RangeMethod::Mse;
             may_change.then(|| own.turn())
         })
@@ -184,19 +254,20 @@ impl WeightQuantizer {
     /// # Errors
     /// As [`WeightQuantizer::fit`].
     pub fn follow(&mut self, compute: &Compute, masters: &[f32], step: usize) -> Result<()> {
-        self.update(compute, masters, |own, index, values| {
+        self.update(compute, masters, |all, own, index, values| {
             let turn = if values > LARGE_GROUP { LONG_TURN } else { TURN };
-            ((index + step).is_multiple_of(turn) || own.planned.range == RangeMethod::MinMax).then(|| own.turn())
+            let due = (index + step).is_multiple_of(turn) || own.planned.range == RangeMethod::MinMax;
+            (due && !all.learns(own)).then(|| own.turn())
         })
     }
 
-    /// Finds new ranges for the groups that `turn` selects. It gets the site, the group's number in the whole model and the
-    /// number of its values.
+    /// Finds new ranges for the groups that `turn` selects. It gets the quantizer, the site, the group's number in the whole
+    /// model and the number of its values.
     fn update(
         &mut self,
         compute: &Compute,
         masters: &[f32],
-        turn: impl Fn(&SiteQuantizer, usize, usize) -> Option<Turn>,
+        turn: impl Fn(&Self, &SiteQuantizer, usize, usize) -> Option<Turn>,
     ) -> Result<()> {
         let (mut due, mut index) = (Vec::new(), 0);
         for (number, own) in self.sites.iter().enumerate() {
@@ -207,7 +278,7 @@ impl WeightQuantizer {
             }
             for group in 0..groups.count() {
                 let values = groups.span(group).len() * (own.layout.elements() / groups.neurons());
-                if let Some(turn) = turn(own, index, values) {
+                if let Some(turn) = turn(self, own, index, values) {
                     due.push((number, group, turn));
                 }
                 index += 1;
@@ -286,14 +357,37 @@ impl WeightQuantizer {
         Ok(())
     }
 
-    /// Sets to zero the gradients of the weights that the clamp moved; of the embedding tables, in the rows that are
+    /// Computes the gradients of the ranges that are trained, from those of the quantized weights.
+    pub fn range_gradients(&mut self, compute: &Compute, masters: &[f32], gradients: &[f32]) {
+        if let Some(learned) = &mut self.learned {
+            learned.backward(compute, &self.sites, masters, gradients);
+        }
+    }
+
+    /// Moves the ranges that are trained; `steps` counts this step, from 1.
+    ///
+    /// # Errors
+    /// A range that is none any more; the error names the site.
+    pub fn move_ranges(&mut self, rate: f64, steps: usize) -> Result<()> {
+        self.learned.as_mut().map_or(Ok(()), |learned| learned.step(&mut self.sites, rate, steps))
+    }
+
+    /// Sets to zero the gradients of the weights that the mask stops; of the embedding tables, in the rows that are
     /// used, since the others have no gradient.
-    pub fn straight_through(&self, compute: &Compute, masters: &[f32], used: &UsedRows, gradients: &mut [f32]) {
+    pub fn straight_through(
+        &self,
+        compute: &Compute,
+        masters: &[f32],
+        (used, mask): (&UsedRows, Mask),
+        gradients: &mut [f32],
+    ) {
         let mut tasks = self.tasks(masters, Some(used), gradients);
-        tasks.retain(|task| task.site.is_some_and(|own| own.planned.range != RangeMethod::MinMax));
+        // No weight is outside a range from the smallest to the largest.
+        let masked = |own: &SiteQuantizer| own.planned.range != RangeMethod::MinMax || self.learns(own);
+        tasks.retain(|task| task.site.is_some_and(masked));
         compute.threads().for_each_item(&mut tasks, |_, task| {
             if let Some(own) = task.site {
-                task.result = own.params.straight_through_rows(task.rows.clone(), task.masters, task.target);
+                task.result = own.params.straight_through_rows(mask, task.rows.clone(), task.masters, task.target);
             }
         });
         debug_assert!(tasks.iter().all(|task| task.result.is_ok()), "rows were cut to fit");

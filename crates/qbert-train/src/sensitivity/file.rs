@@ -45,7 +45,7 @@ pub(super) fn sum_up(
     let agreement_of_halves = (settings.runs >= 4).then(|| rank_correlation(&halves[0], &halves[1])).flatten();
     let warnings = warnings(&layers, settings, &Evidence::of(&runs));
     let (ranking, settings) = (ranking(&all), serde_json::json!(settings));
-    Sensitivity { subject, settings, layers, ranking, agreement_of_halves, runs, warnings }
+    Sensitivity { subject, settings, layers, ranking, agreement_of_halves, runs, warnings, measured: None }
 }
 
 /// Writes the file, whole or not at all.

@@ -1,10 +1,13 @@
 //! The sensitivity of each encoder layer to changes of its weights: the top Hessian eigenvalue per layer over several
 //! samples of the data, and Ω from their mean and spread (paper, §3.2, Alg. 1, Eq. 2).
 //!
+//! [`measured`] is the other way: it quantizes one matrix at a time and measures what that does to the answers.
+//!
 //! The work is runs × layers. The layers of a run go in lock step over one sample. Runs come one after the other, or in
 //! several processes ([`Shard`], [`merge`]). Results survive a crash.
 
 mod file;
+pub mod measured;
 pub(crate) mod settings;
 mod state;
 pub(crate) mod work;
@@ -220,7 +223,8 @@ fn open(analysis: &Analysis, part: &Part, state_path: &Path) -> Result<Begin> {
     let finished = finished_path(&analysis.out, analysis.shard);
     let refuse = |path: &Path, problem: String| Err(Error::Resume { path: path.to_owned(), problem });
     if !analysis.resume {
-        let there = [state_path, finished.as_path()].into_iter().find(|path| path.exists());
+        let finished = finished.as_path();
+        let there = [state_path, finished].into_iter().find(|path| path.exists() && !is_only_measured(path));
         return match there {
             Some(path) => refuse(path, "the directory holds an analysis already".to_owned()),
             None => Ok(Begin::Fresh),
@@ -234,7 +238,7 @@ fn open(analysis: &Analysis, part: &Part, state_path: &Path) -> Result<Begin> {
             None => Ok(Begin::Resumed(Box::new(saved), interrupted)),
         };
     }
-    if !finished.exists() {
+    if !finished.exists() || is_only_measured(&finished) {
         return Ok(Begin::Fresh);
     }
     let (saved, outcome) = if analysis.shard == Shard::WHOLE {
@@ -286,10 +290,19 @@ fn finish(mut part: Part, out: &Path) -> Result<Outcome> {
     Ok(Outcome::Part(path))
 }
 
-/// Writes the file of a whole analysis.
+/// Whether a file has divergences of a measurement and no eigenvalues: an analysis adds to it.
+fn is_only_measured(path: &Path) -> bool {
+    let found = qbert_documents::read::<Sensitivity>(path);
+    found.is_ok_and(|found| found.layers.is_empty() && found.measured.is_some())
+}
+
+/// Writes the file of a whole analysis, with the divergences that were measured of the same model.
 fn sum_up(mut part: Part, out: &Path) -> Result<Sensitivity> {
     part.sort();
-    let whole = file::sum_up(part.subject, part.settings, part.runs, &part.found);
+    let mut whole = file::sum_up(part.subject, part.settings, part.runs, &part.found);
+    let there = qbert_documents::read::<Sensitivity>(&finished_path(out, Shard::WHOLE)).ok();
+    let of_this_model = there.filter(|there| there.subject.model == whole.subject.model);
+    whole.measured = of_this_model.and_then(|there| there.measured);
     file::write(&finished_path(out, Shard::WHOLE), &whole)?;
     Ok(whole)
 }

@@ -1,0 +1,125 @@
+//! `qbert analyze --method kl`: what quantizing one matrix at a time does to the answers.
+
+use std::fmt::Write as _;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use qbert_documents::{MeasuredSites, Sensitivity};
+use qbert_pipeline::{Error, ErrorKind, Result};
+use qbert_quant::{Metric, Precision};
+use qbert_train::sensitivity::measured::{MeasureSettings, Measurement, Trial, measure};
+use qbert_train::sensitivity::{FILE, SAVE_EVERY};
+
+use super::{Options, Protocol, number, without_effect};
+use crate::progress::Progress;
+use crate::reading::limit;
+use crate::table::Table;
+use crate::{compute, model, stop};
+
+fn settings(protocol: &Protocol) -> Result<MeasureSettings> {
+    let given = [
+        ("--runs", protocol.runs.is_some()),
+        ("--fraction", protocol.fraction.is_some()),
+        ("--iterations", protocol.iterations.is_some()),
+        ("--tol", protocol.tol.is_some()),
+        ("--trace", protocol.trace.is_some()),
+    ];
+    if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
+        return Err(without_effect(flag, "--method kl"));
+    }
+    let mut settings = MeasureSettings { seed: protocol.seed, ..MeasureSettings::default() };
+    settings.examples = limit("--max-examples", &protocol.max_examples)?;
+    if !protocol.widths.is_empty() {
+        let width = |&bits: &u32| match Precision::from_number(i64::from(bits)) {
+            Ok(Precision::Bits(width)) => Ok(width),
+            Ok(Precision::Full) => {
+                let hint = "full precision costs nothing and need not be measured";
+                Err(Error::new(ErrorKind::BadInput, "--widths: 32 is full precision".to_owned(), hint.to_owned()))
+            }
+            Err(error) => Err(Error::from(error).about("--widths")),
+        };
+        settings.widths = protocol.widths.iter().map(width).collect::<Result<_>>()?;
+    }
+    Ok(settings)
+}
+
+pub(super) fn run(options: &Options, quiet: bool) -> Result<String> {
+    if options.shard.is_some() {
+        return Err(without_effect("--shard", "--method kl"));
+    }
+    let settings = settings(&options.protocol)?;
+    let model = model::directory(options.model.as_deref().unwrap_or_default(), quiet)?;
+    let measurement = Measurement {
+        data: options.reading.source(&options.data, &model)?,
+        model,
+        settings,
+        out: options.out.clone(),
+        resume: options.resume,
+    };
+    let mut progress = Progress::new("analyze", quiet).stoppable();
+    let mut watch = |trial: Trial| {
+        let Trial { site, bits, divergence, done, total } = trial;
+        progress.at(done, total, &format!("trials  {site} at {bits} bits: divergence {}", number(divergence)));
+        if stop::is_asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let save_every = options.save_every.map_or(SAVE_EVERY, Duration::from_secs);
+    let found = measure(&measurement, &compute(options.threads)?, save_every, &mut watch)?;
+    drop(progress);
+    if options.json {
+        return Ok(qbert_documents::to_json(&found));
+    }
+    Ok(text(&found, &options.out.join(FILE).display().to_string()))
+}
+
+/// A row for each layer with the sums over its matrices, then what the lowest width costs where it costs most.
+fn text(found: &Sensitivity, path: &str) -> String {
+    let Some(measured) = &found.measured else { return String::new() };
+    let layers = measured.sites.iter().map(|site| site.layer + 1).max().unwrap_or(0);
+    let widths: Vec<u8> = measured.sites.first().iter().flat_map(|site| &site.widths).map(|own| own.bits).collect();
+    let heading = widths.iter().map(|bits| format!("{bits} bits"));
+    let mut table = Table::with_titles(std::iter::once(String::new()).chain(heading).chain(["most at".to_owned()]));
+    for layer in 0..layers {
+        let own = || measured.sites.iter().filter(|site| site.layer == layer);
+        let sum = |index: usize| own().filter_map(|site| site.widths.get(index)).map(|own| own.divergence).sum::<f64>();
+        let lowest = |site: &&qbert_documents::MeasuredSite| site.widths.first().map_or(0.0, |own| own.divergence);
+        let worst = own().max_by(|a, b| lowest(a).total_cmp(&lowest(b)));
+        let worst = worst.map_or(String::new(), |site| site.site.clone());
+        let cells = (0..widths.len()).map(|index| number(sum(index)));
+        table.push(std::iter::once(format!("layer {layer}")).chain(cells).chain([worst]));
+    }
+    let examples = measured.examples;
+    let mut text = format!(
+        "divergence of the answers with one matrix at a time quantized, summed over the layer, on {examples} sequences\n{table}\n"
+    );
+    for line in agreements(found, measured, layers) {
+        let _ = writeln!(text, "{line}");
+    }
+    let _ = writeln!(text, "{path}");
+    text
+}
+
+/// How well the other metrics in the file rank the layers, judged by the divergence.
+fn agreements(found: &Sensitivity, measured: &MeasuredSites, layers: usize) -> Vec<String> {
+    let figures = |figure: fn(&qbert_documents::MeasuredWidth) -> f64| measured.by_layer(layers, figure);
+    let Some(divergence) = figures(|own| own.divergence) else { return Vec::new() };
+    let eigen = |figure: fn(&qbert_documents::AnalyzedLayer) -> Option<f64>| -> Option<Vec<f64>> {
+        (found.layers.len() == layers).then(|| found.layers.iter().map(figure).collect())?
+    };
+    let trace = eigen(|layer| layer.trace.map(f64::abs));
+    let error = figures(|own| own.error);
+    let product =
+        |traces: &Vec<f64>| Some(traces.iter().zip(error.as_ref()?).map(|(t, e)| t * e).collect::<Vec<f64>>());
+    let trace_error = trace.as_ref().and_then(product);
+    let all = [
+        (Metric::Omega.name(), eigen(|layer| Some(layer.omega))),
+        (Metric::Mean.name(), eigen(|layer| Some(layer.mean.abs()))),
+        (Metric::Trace.name(), trace),
+        (Metric::TraceError.name(), trace_error),
+        ("depth", Some((0..layers).rev().map(|layer| layer as f64).collect())),
+    ];
+    let agreement = |(name, values): (&str, Option<Vec<f64>>)| {
+        let correlation = qbert_train::sensitivity::rank_correlation(&values?, &divergence)?;
+        Some(format!("rank correlation with {name}: {correlation:.2}"))
+    };
+    all.into_iter().filter_map(agreement).collect()
+}

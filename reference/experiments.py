@@ -1,0 +1,164 @@
+"""Runs the long experiments behind `results/`, one after the other, and takes up again where it was stopped.
+
+    python3 reference/experiments.py --data DATA --work WORK --results results [--only NAME …] [--list]
+
+A job is done when the file it makes exists. `qbert` and `qbert-paper` resume an interrupted run themselves, so stopping
+this script at any time loses at most a minute. Checkpoints go to WORK and are not committed; results are.
+
+DATA is a directory with `sst2`, `mnli`, `conll2003` and `squad`; MODELS has the checkpoints of `--models` by name.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import pathlib
+import subprocess
+import sys
+
+
+@dataclasses.dataclass
+class Job:
+    """A command, and the file that says that it is done."""
+
+    name: str
+    makes: pathlib.Path
+    command: list[str]
+
+
+@dataclasses.dataclass
+class Place:
+    """Where things are."""
+
+    data: pathlib.Path
+    work: pathlib.Path
+    results: pathlib.Path
+    models: dict[str, str]
+    bin: pathlib.Path
+
+
+TASKS = {
+    "conll03": (["conll2003/eng.train"], "conll2003/eng.testa"),
+    "sst2": (["sst2/train.tsv"], "sst2/dev.tsv"),
+    "mnli": (["mnli/train_subset.tsv"], "mnli/dev_matched.tsv"),
+    "squad": (
+        [
+            "squad/train-v1.1.first12articles.json",
+            "squad/train_extra_paragraphs.json",
+            "squad/squadshifts_new_wiki_v1.0.json",
+        ],
+        "squad/dev-v1.1.json",
+    ),
+}
+
+# Epochs and highest learning rate of fine-tuning.
+FINETUNE = {
+    ("minilm", "conll03"): (5, "3e-4"),
+    ("minilm", "sst2"): (3, "1e-4"),
+    ("minilm", "mnli"): (3, "1.5e-4"),
+    ("minilm", "squad"): (2, "2e-4"),
+    ("gte-small", "conll03"): (5, "2e-4"),
+    ("gte-small", "sst2"): (3, "5e-5"),
+    ("gte-small", "mnli"): (3, "1e-4"),
+    ("gte-small", "squad"): (3, "1.5e-4"),
+}
+
+# The pieces of the training recipe, each against the same start: optimal ranges, compensated, distilled.
+START = ["--ranges", "optimal", "--compensate", "--distill"]
+RECIPES = {
+    "start": START,
+    "no compensation": ["--ranges", "optimal", "--distill"],
+    "no distillation": ["--ranges", "optimal", "--compensate"],
+    "mask half a step out": [*START, "--mask", "half-step"],
+    "no mask": [*START, "--mask", "none"],
+    "learned ranges, 3": [*START, "--weight-ranges", "learn:3"],
+    "learned ranges, 10": [*START, "--weight-ranges", "learn:10"],
+    "learned ranges, 30": [*START, "--weight-ranges", "learn:30"],
+}
+
+
+def files(place, task):
+    train, dev = TASKS[task]
+    return ["--train", *(str(place.data / name) for name in train), "--dev", str(place.data / dev)]
+
+
+def tuned(place, model, task):
+    return place.work / "tuned" / f"{model}-{task}"
+
+
+def finetune(place, model, task):
+    epochs, rate = FINETUNE[model, task]
+    out = tuned(place, model, task)
+    command = [str(place.bin / "qbert"), "finetune", "--model", place.models.get(model, model), "--task", task]
+    command += [*files(place, task), "--out", str(out), "--batch", "32", "--epochs", str(epochs), "--lr", rate, "--resume"]
+    # The state is removed when a run is finished; the marker is written by this script.
+    return Job(f"finetune {model} {task}", out.with_suffix(".done"), command)
+
+
+def rows(place, model, task, out, names, extra):
+    """One row for each seed, by `qbert-paper reproduce`."""
+    command = [str(place.bin / "qbert-paper"), "reproduce", "--task", task, "--rows", *names, *extra]
+    return [*command, "--model", str(tuned(place, model, task)), *files(place, task), "--out", str(out)]
+
+
+def recipe_jobs(place, task, rate):
+    """The ablation of the training recipe at 2 bits: one pass over CoNLL-03's training set, as many steps on SST-2."""
+    for seed in ["1", "2", "3"]:
+        for piece, extra in RECIPES.items():
+            marker = place.work / "done" / f"recipe-{task}-{piece.replace(' ', '-')}-{seed}"
+            command = rows(place, "minilm", task, place.results / "recipe", ["q-bert:2"], extra)
+            yield Job(f"recipe {task} {piece} {seed}", marker, [*command, "--steps", "439", "--lr", rate, "--seeds", seed])
+        marker = place.work / "done" / f"recipe-{task}-neuron-{seed}"
+        command = rows(place, "minilm", task, place.results / "recipe", ["q-bert:2,groups=neuron"], START)
+        yield Job(f"recipe {task} per neuron {seed}", marker, [*command, "--steps", "439", "--lr", rate, "--seeds", seed])
+
+
+def jobs(place):
+    yield finetune(place, "minilm", "conll03")
+    yield from list(recipe_jobs(place, "conll03", "3e-4"))[:9]
+    yield finetune(place, "minilm", "sst2")
+    yield from recipe_jobs(place, "sst2", "1e-4")
+    yield from list(recipe_jobs(place, "conll03", "3e-4"))[9:]
+    yield finetune(place, "gte-small", "conll03")
+    yield finetune(place, "gte-small", "sst2")
+    yield finetune(place, "minilm", "squad")
+    yield finetune(place, "minilm", "mnli")
+    yield finetune(place, "gte-small", "squad")
+    yield finetune(place, "gte-small", "mnli")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--work", type=pathlib.Path, required=True)
+    parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("results"))
+    parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path("target/release"))
+    parser.add_argument("--models", nargs="*", default=[], metavar="NAME=DIR", help="checkpoints by name")
+    parser.add_argument("--only", nargs="*", default=[], help="jobs whose names begin so")
+    parser.add_argument("--list", action="store_true", help="list the jobs and what is done")
+    options = parser.parse_args()
+    models = dict(pair.split("=", 1) for pair in options.models)
+    place = Place(options.data, options.work, options.results, models, options.bin)
+    wanted = [job for job in jobs(place) if not options.only or job.name.startswith(tuple(options.only))]
+    if options.list:
+        for job in wanted:
+            print("done " if job.makes.exists() else "     ", job.name)
+        return 0
+    (place.work / "log").mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for job in wanted:
+        if job.makes.exists():
+            continue
+        print(f"{datetime.datetime.now():%H:%M:%S} {job.name}", flush=True)
+        with open(place.work / "log" / (job.name.replace(" ", "-") + ".log"), "a") as log:
+            code = subprocess.run(job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log).returncode
+        if code == 0:
+            job.makes.parent.mkdir(parents=True, exist_ok=True)
+            job.makes.touch()
+        else:
+            failed += 1
+            print(f"  failed with {code}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
