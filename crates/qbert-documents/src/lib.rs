@@ -43,6 +43,6 @@ pub use log::{DevFigure, EpochRecord, LogRecord, StepRecord};
 pub use metrics::{BeforeTraining, DevMetrics, RunMetrics, StageMetrics, TrainingMetrics};
 pub use provenance::{Fact, Provenance};
 pub use sensitivity::{
-    AnalysisRun, AnalysisSubject, AnalyzedLayer, MeasuredSite, MeasuredSites, MeasuredWidth, Sensitivity,
+    AnalysisRun, AnalysisSubject, AnalyzedLayer, LayerMetric, MeasuredSite, MeasuredSites, MeasuredWidth, Sensitivity,
 };
 pub use summary::{BeforeAfter, ModelPoint, Models, Speed, Summary};

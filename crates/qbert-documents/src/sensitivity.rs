@@ -167,7 +167,43 @@ fn runs_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Analys
     Ok(serde_json::from_value(Value::deserialize(deserializer)?).unwrap_or_default())
 }
 
+/// How sensitive every layer is by one measure.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LayerMetric {
+    /// Its name in plans: `omega`, `mean`, `trace`, `trace-error`, `kl`.
+    pub name: String,
+    /// A figure for every layer, in order; larger is more sensitive.
+    #[serde(deserialize_with = "number::list")]
+    pub values: Vec<f64>,
+}
+
 impl Sensitivity {
+    /// Every measure that the file has for all layers, the measured divergence last.
+    pub fn metrics(&self) -> Vec<LayerMetric> {
+        let of_sites = self.measured.iter().flat_map(|own| &own.sites).map(|site| site.layer + 1).max();
+        let layers = if self.layers.is_empty() { of_sites.unwrap_or(0) } else { self.layers.len() };
+        let curvature = |figure: fn(&AnalyzedLayer) -> Option<f64>| -> Option<Vec<f64>> {
+            (!self.layers.is_empty()).then(|| self.layers.iter().map(figure).collect())?
+        };
+        let measured = |figure: fn(&MeasuredWidth) -> f64| self.measured.as_ref()?.by_layer(layers, figure);
+        let (trace, error) = (curvature(|layer| layer.trace.map(f64::abs)), measured(|own| own.error));
+        let pairs = trace.iter().zip(&error).next();
+        let product = pairs.map(|(trace, error)| trace.iter().zip(error).map(|(trace, error)| trace * error).collect());
+        let all = [
+            ("omega", curvature(|layer| Some(layer.omega))),
+            ("mean", curvature(|layer| Some(layer.mean.abs()))),
+            ("trace", trace.clone()),
+            ("trace-error", product),
+            ("kl", measured(|own| own.divergence)),
+        ];
+        let metric = |(name, values): (&str, Option<Vec<f64>>)| {
+            let values = values.filter(|values| values.iter().all(|value| value.is_finite()))?;
+            Some(LayerMetric { name: name.to_owned(), values })
+        };
+        all.into_iter().filter_map(metric).collect()
+    }
+
     /// Checks what a complete analysis has: every layer once and in order, with finite figures, and a ranking of them all.
     ///
     /// # Errors

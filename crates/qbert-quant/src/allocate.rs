@@ -12,6 +12,7 @@
 //! Nothing here reads weights or files: it is arithmetic on measured numbers. Plans that need no
 //! sensitivities are made by [`crate::Plan`] and [`crate::preset`].
 
+mod agreement;
 pub mod budget;
 pub mod knapsack;
 
@@ -22,6 +23,8 @@ use serde::{Serialize, Serializer};
 use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
+
+pub use agreement::rank_correlation;
 
 /// What was measured of one encoder layer: top eigenvalues `λ` of its Hessian over several runs (§3.2), perhaps the
 /// trace, and perhaps what quantizing its matrices one at a time does. Eigenvalues that are not known are NaN.

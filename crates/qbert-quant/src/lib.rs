@@ -38,7 +38,7 @@ pub mod site;
 pub mod size;
 
 pub use activation::ActivationParams;
-pub use allocate::{LayerSensitivity, Metric, Ranking, SizeBudget, Widths};
+pub use allocate::{LayerSensitivity, Metric, Ranking, SizeBudget, Widths, rank_correlation};
 pub use bits::{BitWidth, Precision};
 pub use compensate::InputMoments;
 pub use error::{Error, PlanProblem};

@@ -60,6 +60,10 @@ pub struct SensitivityPart {
     pub agreement_of_halves: Option<f64>,
     /// Warnings of the analysis.
     pub warnings: Vec<String>,
+    /// Every measure of sensitivity by layer, where matrices were quantized one at a time; the measured one is last.
+    pub metrics: Vec<documents::LayerMetric>,
+    /// What quantizing one matrix at a time did.
+    pub measured: Option<documents::MeasuredSites>,
 }
 
 /// One layer's eigenvalues.
@@ -89,6 +93,7 @@ pub struct LayerEigenvalues {
 
 impl From<documents::Sensitivity> for SensitivityPart {
     fn from(file: documents::Sensitivity) -> Self {
+        let metrics = if file.measured.is_some() { file.metrics() } else { Vec::new() };
         let documents::AnalysisSubject { task, model, data, .. } = file.subject;
         Self {
             task,
@@ -98,6 +103,8 @@ impl From<documents::Sensitivity> for SensitivityPart {
             layers: file.layers.into_iter().map(LayerEigenvalues::from).collect(),
             agreement_of_halves: file.agreement_of_halves,
             warnings: file.warnings,
+            metrics,
+            measured: file.measured,
         }
     }
 }

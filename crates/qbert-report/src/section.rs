@@ -4,6 +4,7 @@ pub(crate) mod attention;
 mod changes;
 mod classes;
 pub(crate) mod landscape;
+mod measured;
 mod models;
 mod plan;
 mod provenance;
@@ -18,10 +19,15 @@ pub(crate) use summary::{headline, title};
 
 /// All sections with enough data, then a list of what is missing, then provenance.
 pub(crate) fn all(report: &Report) -> Vec<Section> {
-    let parts: [(Option<Section>, &'static str, &'static str); 9] = [
+    let parts: [(Option<Section>, &'static str, &'static str); 10] = [
         (summary::section(report), "Summary", "qbert finetune and qbert quantize write metrics.json"),
         (models::section(report), "Accuracy against size", "models.json: several models for one task"),
         (sensitivity::section(report), "Eigenvalues per layer", "qbert analyze --model … --task … --data … --out DIR"),
+        (
+            measured::section(report),
+            "Measured sensitivity",
+            "qbert analyze --method kl --model … --task … --data … --out DIR",
+        ),
         (
             plan::section(report),
             "Sensitivity and bit plan",

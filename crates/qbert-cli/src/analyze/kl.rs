@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use qbert_documents::{MeasuredSites, Sensitivity};
+use qbert_documents::{LayerMetric, MeasuredSite, Sensitivity};
 use qbert_pipeline::{Error, ErrorKind, Result};
-use qbert_quant::{Metric, Precision};
+use qbert_quant::{Metric, Precision, rank_correlation};
 use qbert_train::sensitivity::measured::{MeasureSettings, Measurement, Trial, measure};
 use qbert_train::sensitivity::{FILE, SAVE_EVERY};
 
@@ -81,7 +81,7 @@ fn text(found: &Sensitivity, path: &str) -> String {
     for layer in 0..layers {
         let own = || measured.sites.iter().filter(|site| site.layer == layer);
         let sum = |index: usize| own().filter_map(|site| site.widths.get(index)).map(|own| own.divergence).sum::<f64>();
-        let lowest = |site: &&qbert_documents::MeasuredSite| site.widths.first().map_or(0.0, |own| own.divergence);
+        let lowest = |site: &&MeasuredSite| site.widths.first().map_or(0.0, |own| own.divergence);
         let worst = own().max_by(|a, b| lowest(a).total_cmp(&lowest(b)));
         let worst = worst.map_or(String::new(), |site| site.site.clone());
         let cells = (0..widths.len()).map(|index| number(sum(index)));
@@ -91,35 +91,23 @@ fn text(found: &Sensitivity, path: &str) -> String {
     let mut text = format!(
         "divergence of the answers with one matrix at a time quantized, summed over the layer, on {examples} sequences\n{table}\n"
     );
-    for line in agreements(found, measured, layers) {
+    for line in agreements(found, layers) {
         let _ = writeln!(text, "{line}");
     }
     let _ = writeln!(text, "{path}");
     text
 }
 
-/// How well the other metrics in the file rank the layers, judged by the divergence.
-fn agreements(found: &Sensitivity, measured: &MeasuredSites, layers: usize) -> Vec<String> {
-    let figures = |figure: fn(&qbert_documents::MeasuredWidth) -> f64| measured.by_layer(layers, figure);
-    let Some(divergence) = figures(|own| own.divergence) else { return Vec::new() };
-    let eigen = |figure: fn(&qbert_documents::AnalyzedLayer) -> Option<f64>| -> Option<Vec<f64>> {
-        (found.layers.len() == layers).then(|| found.layers.iter().map(figure).collect())?
+/// How well the other measures in the file rank the layers, and their depth, judged by the divergence.
+fn agreements(found: &Sensitivity, layers: usize) -> Vec<String> {
+    let mut metrics = found.metrics();
+    let Some(divergence) = metrics.pop_if(|metric| metric.name == Metric::Divergence.name()) else { return Vec::new() };
+    metrics
+        .push(LayerMetric { name: "depth".to_owned(), values: (0..layers).rev().map(|layer| layer as f64).collect() });
+    let agreement = |LayerMetric { name, values }| {
+        let correlation = rank_correlation(&values, &divergence.values)?;
+        let early = if name == "depth" { " (early layers first)" } else { "" };
+        Some(format!("rank correlation with {name}{early}: {correlation:.2}"))
     };
-    let trace = eigen(|layer| layer.trace.map(f64::abs));
-    let error = figures(|own| own.error);
-    let product =
-        |traces: &Vec<f64>| Some(traces.iter().zip(error.as_ref()?).map(|(t, e)| t * e).collect::<Vec<f64>>());
-    let trace_error = trace.as_ref().and_then(product);
-    let all = [
-        (Metric::Omega.name(), eigen(|layer| Some(layer.omega))),
-        (Metric::Mean.name(), eigen(|layer| Some(layer.mean.abs()))),
-        (Metric::Trace.name(), trace),
-        (Metric::TraceError.name(), trace_error),
-        ("depth", Some((0..layers).rev().map(|layer| layer as f64).collect())),
-    ];
-    let agreement = |(name, values): (&str, Option<Vec<f64>>)| {
-        let correlation = qbert_train::sensitivity::rank_correlation(&values?, &divergence)?;
-        Some(format!("rank correlation with {name}: {correlation:.2}"))
-    };
-    all.into_iter().filter_map(agreement).collect()
+    metrics.into_iter().filter_map(agreement).collect()
 }

@@ -6,8 +6,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use qbert_quant::rank_correlation;
 use qbert_report::significant;
-use qbert_train::sensitivity::rank_correlation;
 use serde_json::Value;
 
 use super::beyond::printed_order;

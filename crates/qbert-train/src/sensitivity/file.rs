@@ -4,6 +4,7 @@ use std::path::Path;
 
 use qbert_documents::{AnalysisRun, AnalysisSubject, AnalyzedLayer, Sensitivity};
 use qbert_model::atomic;
+use qbert_quant::rank_correlation;
 use serde::{Deserialize, Serialize};
 
 use super::settings::{Method, Settings};
@@ -114,25 +115,6 @@ fn ranking(values: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[b].total_cmp(&values[a]));
     order
-}
-
-/// Spearman's correlation of the ranks, from -1 to 1; equal values share the mean of their ranks. `None` where there is
-/// nothing to rank.
-pub fn rank_correlation(first: &[f64], second: &[f64]) -> Option<f64> {
-    let count = first.len().min(second.len());
-    let ranks = |values: &[f64]| -> Vec<f64> {
-        let rank = |value: &f64| {
-            let below = values.iter().filter(|other| other.total_cmp(value).is_lt()).count();
-            let equal = values.iter().filter(|other| other.total_cmp(value).is_eq()).count();
-            below as f64 + (equal as f64 - 1.0) / 2.0
-        };
-        values.iter().map(rank).collect()
-    };
-    let (first, second) = (ranks(&first[..count]), ranks(&second[..count]));
-    let middle = (count as f64 - 1.0) / 2.0;
-    let product = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| (a - middle) * (b - middle)).sum() };
-    let scale = (product(&first, &first) * product(&second, &second)).sqrt();
-    (scale > 0.0).then(|| product(&first, &second) / scale)
 }
 
 /// A small negative eigenvalue is noise of every trained network; from this share of the positive one on, on average over

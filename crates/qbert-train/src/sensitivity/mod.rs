@@ -22,7 +22,7 @@ use qbert_model::lock::DirectoryLock;
 use qbert_model::{Parameters, atomic};
 use qbert_tasks::{DataSource, TaskData};
 
-pub use file::{Found, rank_correlation, read, settings_of};
+pub use file::{Found, read, settings_of};
 pub use qbert_documents::{AnalysisRun, AnalysisSubject, AnalyzedLayer, Sensitivity};
 pub use settings::{Method, Settings, Shard};
 
