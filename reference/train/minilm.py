@@ -103,6 +103,15 @@ def check_product(model, batch, parameters, vectors, product, width=1e-4):
     assert error < 1e-5, f"H·v is off by {error} from finite differences"
 
 
+def bf16_samples(model, batch, index):
+    """Sampled gradients of mixed precision as PyTorch has it: how far bf16 may be off."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        results = run(model, batch)
+    names, parameters = zip(*model.named_parameters())
+    found = zip(names, torch.autograd.grad(results.loss, parameters))
+    return {f"bf16/grad_samples/{name}": values.flatten()[index[name]] for name, values in found}
+
+
 def make(out, directory):
     batch = make_batch()
     model = load(directory)
@@ -126,6 +135,7 @@ def make(out, directory):
         del results, gradient
         found |= products(model, batch, index, dtype)
         tensors |= {f"{prefix}/{name}": value for name, value in found.items()}
+    tensors |= bf16_samples(model.float(), batch, index)
     write(out / "minilm.safetensors", tensors)
     report(tensors)
 

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use qbert_pipeline::Result;
+use qbert_train::trainer::TrainingPrecision;
 
 use super::{compute, model};
 
@@ -40,6 +41,9 @@ struct Train {
     /// SST-2's train.tsv, for the second measurement.
     #[arg(long, value_name = "FILE")]
     sst2: Option<PathBuf>,
+    /// Products in f32 or bf16.
+    #[arg(long, value_name = "f32|bf16", default_value = "f32")]
+    precision: TrainingPrecision,
     /// Threads [default: one per core].
     #[arg(long)]
     threads: Option<usize>,
@@ -73,7 +77,8 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         What::Infer(given) => return infer::run(given, quiet),
         What::Train(given) => {
             let directory = model::directory(&given.model, quiet)?;
-            (train::train(&directory, given.sst2.as_deref(), &compute(given.threads)?)?, given.json)
+            let compute = compute(given.threads)?.with_products(given.precision.products());
+            (train::train(&directory, given.sst2.as_deref(), &compute)?, given.json)
         }
         What::Hvp(given) => {
             let directory = model::directory(&given.model, quiet)?;

@@ -7,7 +7,7 @@ use clap::Args;
 use qbert_pipeline::Result;
 use qbert_tasks::Task;
 use qbert_train::finetune::Finetune;
-use qbert_train::trainer::Settings;
+use qbert_train::trainer::{Settings, TrainingPrecision};
 
 use super::model;
 use super::reading::Reading;
@@ -73,6 +73,9 @@ pub(crate) struct Recipe {
     /// Seed of everything random.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
+    /// Products of training in f32 or bf16 [default: f32].
+    #[arg(long, value_name = "f32|bf16")]
+    precision: Option<TrainingPrecision>,
 }
 
 impl Recipe {
@@ -89,6 +92,7 @@ impl Recipe {
         settings.accumulate = self.accumulate.unwrap_or(settings.accumulate);
         settings.warmup = self.warmup.unwrap_or(settings.warmup);
         settings.seed = self.seed.unwrap_or(settings.seed);
+        settings.precision = self.precision.unwrap_or(settings.precision);
         settings.optimizer.weight_decay = self.weight_decay.unwrap_or(settings.optimizer.weight_decay);
         settings.optimizer.clip = self.clip.unwrap_or(settings.optimizer.clip);
     }

@@ -10,7 +10,7 @@ use crate::adamw::AdamW;
 use crate::cpu::Kernels;
 use crate::dropout::DropoutKey;
 use crate::error::KernelError;
-use crate::gemm::MatRef;
+use crate::gemm::{MatRef, ProductPrecision};
 use crate::layer_norm::{LayerNorm, LayerNormGradients, LayerNormTangents, Normalized, NormalizedMut};
 use crate::reduce::{COLUMN_BLOCK, SUM_BLOCK};
 use crate::scratch::{Scratch, ScratchPool, part_bytes};
@@ -27,6 +27,7 @@ pub struct Compute {
     kernels: Kernels,
     threads: Threads,
     scratch: Arc<ScratchPool>,
+    products: ProductPrecision,
 }
 
 impl Compute {
@@ -34,7 +35,7 @@ impl Compute {
     pub fn new(kernels: Kernels, threads: Threads) -> Self {
         // One for each thread that can run at the same time, and one more where an operation runs inside another.
         let most = 2 * threads.count().max(Threads::available());
-        Self { kernels, threads, scratch: Arc::new(ScratchPool::new(most)) }
+        Self { kernels, threads, scratch: Arc::new(ScratchPool::new(most)), products: ProductPrecision::F32 }
     }
 
     /// The kernels of [`Kernels::detect`] on `threads` threads.
@@ -43,6 +44,17 @@ impl Compute {
     /// As [`Kernels::detect`] and [`Threads::new`].
     pub fn detect(threads: usize) -> Result<Self, KernelError> {
         Ok(Self::new(Kernels::detect()?, Threads::new(threads)?))
+    }
+
+    /// The same kernels, threads and memory, with large products in this precision.
+    #[must_use]
+    pub fn with_products(&self, products: ProductPrecision) -> Self {
+        Self { products, ..self.clone() }
+    }
+
+    /// The precision of large products.
+    pub fn products(&self) -> ProductPrecision {
+        self.products
     }
 
     /// The kernels, for single-threaded calls.

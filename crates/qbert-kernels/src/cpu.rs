@@ -1,13 +1,13 @@
 //! Which kernels run: the best this CPU supports, or the ones that the user names.
 //!
-//! [`Kernels`] is the handle every kernel hangs on. It is two bytes, `Copy`, and its existence proves that the CPU has
+//! [`Kernels`] is the handle every kernel hangs on. It is a few bytes, `Copy`, and its existence proves that the CPU has
 //! the instructions: nothing is checked again later.
 
 use std::fmt;
 
 use crate::error::KernelError;
 use crate::int::Multiplier;
-use crate::simd::{InstructionSet, Kernel, run_on};
+use crate::simd::{Bf16Set, InstructionSet, Kernel, run_on, run_on_bf16};
 
 /// The environment variable that selects the kernels: an instruction set such as `avx2`, optionally followed by `+` and
 /// an integer multiplier such as `avx2+portable`.
@@ -24,13 +24,15 @@ pub const KERNEL_NAMES: &[&str] = InstructionSet::NAMES;
 pub struct Kernels {
     set: InstructionSet,
     multiplier: Multiplier,
+    bf16: Bf16Set,
 }
 
 impl Kernels {
     /// Every instruction set this CPU has, best first, each with its best multiplier; `portable` is always the last.
     pub fn supported() -> Vec<Self> {
         let sets = InstructionSet::supported().into_iter();
-        sets.map(|set| Self { set, multiplier: Multiplier::best_for(set) }).collect()
+        let kernels = |set| Self { set, multiplier: Multiplier::best_for(set), bf16: Bf16Set::best_for(set) };
+        sets.map(kernels).collect()
     }
 
     /// The kernels that the environment variable [`KERNELS_VARIABLE`] names, or the best ones.
@@ -83,6 +85,22 @@ impl Kernels {
     /// What multiplies integer codes.
     pub fn multiplier(self) -> Multiplier {
         self.multiplier
+    }
+
+    /// Whether products of bf16 have an instruction, so that they are faster than those of f32.
+    pub fn has_bf16(self) -> bool {
+        self.bf16.is_native()
+    }
+
+    /// The same kernels with other products of bf16.
+    #[cfg(test)]
+    pub(crate) fn with_bf16(self, bf16: Bf16Set) -> Self {
+        Self { bf16, ..self }
+    }
+
+    #[inline]
+    pub(crate) fn run_bf16<K: Kernel>(self, kernel: K) -> K::Output {
+        run_on_bf16(self.bf16, kernel)
     }
 
     #[inline]

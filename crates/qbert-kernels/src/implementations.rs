@@ -25,6 +25,7 @@ macro_rules! implementations {
 
         impl $List {
             /// The names of all implementations, on every architecture, best first.
+            #[allow(dead_code, reason = "not every list is looked up by name")]
             pub(crate) const NAMES: &'static [&'static str] = &[$($(#[$gate])* $name),+];
 
             /// Everything this CPU can run, best first.

@@ -103,7 +103,7 @@ pub use cpu::{KERNEL_NAMES, KERNELS_VARIABLE, Kernels};
 pub use dropout::DropoutKey;
 pub use error::KernelError;
 pub use file_bytes::FileBytes;
-pub use gemm::{MatMut, MatRef, Start};
+pub use gemm::{MatMut, MatRef, ProductPrecision, Start};
 pub use layer_norm::{LayerNorm, LayerNormGradients, LayerNormTangents, Normalized, NormalizedMut};
 pub use machine::Machine;
 pub use reduce::SUM_BLOCK;

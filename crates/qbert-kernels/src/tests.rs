@@ -4,6 +4,7 @@
 //!
 //! The kernels of this CPU are tested from outside, in `tests/`.
 
+mod bf16;
 mod same_bits;
 
 use crate::int::{

@@ -13,7 +13,7 @@ use crate::fingerprint;
 use crate::loading::{check_length, head_for, headless, labels_of_head, usable};
 use crate::optimizer::OptimizerSettings;
 use crate::random::Stream;
-use crate::trainer::{Outcome, Run, Settings, Trainer, Watch};
+use crate::trainer::{Outcome, Run, Settings, Trainer, TrainingPrecision, Watch};
 
 /// The settings for a task; a user's own task takes those of its kind ([`qbert_tasks::Recipe`]).
 pub fn recipe(task: Task) -> Settings {
@@ -27,6 +27,7 @@ pub fn recipe(task: Task) -> Settings {
         warmup: 0.06,
         optimizer,
         seed: 1,
+        precision: TrainingPrecision::default(),
     }
 }
 

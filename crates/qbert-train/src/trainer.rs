@@ -27,7 +27,7 @@ use crate::random::Stream;
 use crate::state::Position;
 
 pub use qbert_documents::StepRecord;
-pub use settings::Settings;
+pub use settings::{Settings, TrainingPrecision};
 
 /// What the run reads and writes.
 #[derive(Debug)]
@@ -93,6 +93,8 @@ pub struct Trainer<'a> {
     run: Run<'a>,
     settings: Settings,
     compute: &'a Compute,
+    /// For the passes of a step: the same, with products in [`Settings::precision`].
+    passes: Compute,
     weights: Parameters,
     optimizer: Optimizer,
     gradients: Vec<f32>,
@@ -151,6 +153,7 @@ impl<'a> Trainer<'a> {
         let mut trainer = Self {
             gradients: vec![0.0; weights.values().len()],
             run,
+            passes: compute.with_products(settings.precision.products()),
             settings,
             compute,
             weights,
@@ -281,7 +284,7 @@ impl<'a> Trainer<'a> {
         let (mut loss, mut tokens) = (0.0, 0);
         let parts = indices.chunks(self.settings.batch);
         let batches = parts.map(|part| self.run.train.batch(part, true)).collect::<qbert_tasks::Result<Vec<_>>>()?;
-        let (bert, compute) = (self.run.bert, self.compute);
+        let (bert, compute) = (self.run.bert, &self.passes);
         batches.iter().try_for_each(|batch| bert.check(batch))?;
         // Every sequence (token, span) counts alike, though the last micro-batch may be smaller than the others.
         let terms: usize = batches.iter().map(|batch| batch.targets.terms()).sum();

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use common::{Golden, compute, distance, largest};
+use qbert_kernels::ProductPrecision;
 use qbert_model::{Checkpoint, Head, Parameters};
 use qbert_train::bert::{Activations, BackwardBuffers, HessianPass, Mode, Pass, Point};
 use qbert_train::{Batch, Bert};
@@ -138,6 +139,48 @@ fn loss_and_gradients_equal_the_twin() {
         let samples: Vec<f32> = places.iter().map(|&place| ours[place as usize]).collect();
         let error = distance(&samples, &golden.floats(&format!("f64/grad_samples/{name}")));
         assert_close(&format!("samples of {name}"), error, scale, GRADIENT_TOLERANCE);
+    }
+}
+
+/// The error of sampled gradients relative to their size: by layer, and of all.
+fn sample_errors(minilm: &Minilm, samples: impl Fn(&str, &[i64]) -> Vec<f64>) -> Vec<f64> {
+    let layout = minilm.weights.layout();
+    let mut sums = vec![(0.0, 0.0); LAYERS + 1];
+    for parameter in layout.parameters() {
+        let name = layout.file_name(parameter);
+        let exact = minilm.golden.floats(&format!("f64/grad_samples/{name}"));
+        let found = samples(&name, &minilm.golden.integers(&format!("sample_index/{name}")));
+        let layer = layout.layers().iter().position(|span| span.contains(&parameter.span.start));
+        for place in layer.into_iter().chain([LAYERS]) {
+            sums[place].0 += found.iter().zip(&exact).map(|(found, exact)| (found - exact).powi(2)).sum::<f64>();
+            sums[place].1 += exact.iter().map(|exact| exact.powi(2)).sum::<f64>();
+        }
+    }
+    sums.into_iter().map(|(error, size)| (error / size).sqrt()).collect()
+}
+
+#[test]
+fn gradients_in_bf16_are_no_further_off_than_pytorchs() {
+    let Some(mut minilm) = Minilm::run() else { return };
+    let compute = compute(2).with_products(ProductPrecision::Bf16);
+    let Minilm { bert, weights, batch, activations, .. } = &mut minilm;
+    bert.forward(&compute, weights.values(), batch, Mode::Evaluate, activations);
+    let (mut buffers, mut gradients) = (BackwardBuffers::default(), vec![0.0; weights.values().len()]);
+    bert.loss(batch, activations, 1.0, &mut buffers);
+    let pass = Pass { compute: &compute, weights: weights.values(), batch, mode: Mode::Evaluate };
+    bert.backward(pass, activations, &mut buffers, &mut gradients);
+
+    let layout = minilm.weights.layout();
+    let ours = sample_errors(&minilm, |name, places| {
+        let parameter = layout.parameters().iter().find(|parameter| layout.file_name(parameter) == name).unwrap();
+        let own = &gradients[parameter.span.clone()];
+        places.iter().map(|&place| f64::from(own[place as usize])).collect()
+    });
+    let theirs = sample_errors(&minilm, |name, _| minilm.golden.floats(&format!("bf16/grad_samples/{name}")));
+    println!("ours, by layer and of all: {ours:.2e?}\nPyTorch's:                 {theirs:.2e?}");
+    for (place, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+        assert!(ours <= theirs, "place {place}: {ours:e} is further off than PyTorch's {theirs:e}");
+        assert!(*ours > 1e-4, "place {place}: {ours:e} is not the error of bf16");
     }
 }
 

@@ -3,18 +3,20 @@
 //! Two ways: [`SmallProduct`] for the many small products of attention (nothing is copied except a
 //! transposed B), and [`LargeProduct`] for linear layers (B packed once and shared by all tasks).
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::pack::{
-    BLOCK_DEPTH, DEPTH_GROUPS, PACKED_ROW, PartTarget, pack_depths, pack_panel, pack_rows, pack_whole_panels,
+    BLOCK_STEPS, DEPTH_GROUPS, PACKED_ROW, PartTarget, pack_depths, pack_panel, pack_rows, pack_whole_panels,
     panel_width,
 };
+use super::element::{Element, Single};
 use super::product::{Operand, Product};
 use super::tile::{PackedBy, Tile, any_tile, whole_tile};
 use crate::simd::{Kernel, MAX_LANES, MAX_TILE_ROWS, Simd};
 
-/// Columns of B that are processed together: `BLOCK_DEPTH` times this fits the second-level cache. A multiple of every
+/// Columns of B that are processed together: `BLOCK_STEPS` times this fits the second-level cache. A multiple of every
 /// panel.
 pub(super) const BLOCK_COLUMNS: usize = 384;
 const _: () = assert!(BLOCK_COLUMNS.is_multiple_of(2 * MAX_LANES));
@@ -22,7 +24,7 @@ const _: () = assert!(BLOCK_COLUMNS.is_multiple_of(2 * MAX_LANES));
 /// Distance of panels in a block that a task packs itself: two cache lines off a multiple of 4 KiB,
 /// so that writing all panels depth by depth spreads over the cache's sets.
 const fn own_panel_step<S: Simd>() -> usize {
-    BLOCK_DEPTH * panel_width::<S>() + 32
+    BLOCK_STEPS * panel_width::<S>() + 32
 }
 
 /// Scratch on the stack, aligned to cache lines.
@@ -41,16 +43,16 @@ impl<const N: usize> Aligned<N> {
     }
 }
 
-/// A block of depths; an empty depth is one empty block, so that C gets its start.
+/// A block of steps; an empty depth is one empty block, so that C gets its start.
 #[inline(always)]
-fn depth_block(total: usize, block: usize) -> Range<usize> {
-    let from = block * BLOCK_DEPTH;
-    from..total.min(from + BLOCK_DEPTH)
+fn block_of_steps(total: usize, block: usize) -> Range<usize> {
+    let from = block * BLOCK_STEPS;
+    from..total.min(from + BLOCK_STEPS)
 }
 
 #[inline(always)]
-fn depth_blocks(total: usize) -> usize {
-    total.div_ceil(BLOCK_DEPTH).max(1)
+fn blocks_of_steps(total: usize) -> usize {
+    total.div_ceil(BLOCK_STEPS).max(1)
 }
 
 /// A whole product on the calling thread without copies of A or of a row-major B.
@@ -63,20 +65,20 @@ impl Kernel for SmallProduct<'_> {
     fn run<S: Simd>(self, simd: S) {
         let product = self.0;
         let width = panel_width::<S>();
-        let mut panel = Aligned::<{ BLOCK_DEPTH * 2 * MAX_LANES }>::new();
+        let mut panel = Aligned::<{ BLOCK_STEPS * 2 * MAX_LANES }>::new();
         for column in (0..product.cols()).step_by(width) {
             let cols = width.min(product.cols() - column);
-            for block in 0..depth_blocks(product.depth()) {
-                let depths = depth_block(product.depth(), block);
-                let (from, depth) = (depths.start, depths.len());
-                // SAFETY: the columns and depths are inside B (or the depths are empty); the scratch holds
-                // BLOCK_DEPTH rows of the widest panel.
+            for block in 0..blocks_of_steps(product.steps::<Single>()) {
+                let steps = block_of_steps(product.steps::<Single>(), block);
+                let (from, count) = (steps.start, steps.len());
+                // SAFETY: the columns and steps are inside B (or the steps are empty); the scratch holds
+                // BLOCK_STEPS rows of the widest panel.
                 let (b, b_depth) = unsafe {
                     if product.b().outer_step == 1 {
                         (product.b().at(column, from), product.b().depth_step)
                     } else {
                         let target = panel.pointer();
-                        pack_panel(simd, product.b(), column..column + cols, depths, target);
+                        pack_panel::<S, Single>(simd, product.b(), column..column + cols, steps, target);
                         (target.cast_const(), width)
                     }
                 };
@@ -84,7 +86,7 @@ impl Kernel for SmallProduct<'_> {
                 for row in (0..product.rows()).step_by(S::TILE_ROWS) {
                     let rows = S::TILE_ROWS.min(product.rows() - row);
                     let tile = Tile {
-                        depth,
+                        steps: count,
                         a: product.a().at(row, from),
                         a_row: product.a().outer_step,
                         a_depth: product.a().depth_step,
@@ -95,7 +97,7 @@ impl Kernel for SmallProduct<'_> {
                         start,
                     };
                     // SAFETY: the tile is inside the product, whose C this kernel alone writes.
-                    unsafe { any_tile(simd, &tile, rows, cols) };
+                    unsafe { any_tile::<S, Single>(simd, &tile, rows, cols) };
                 }
             }
         }
@@ -103,28 +105,29 @@ impl Kernel for SmallProduct<'_> {
 }
 
 /// Packs panel `panel` of B, all depths of its columns, for all tasks of a large product.
-pub(super) struct PackPanel<'a> {
+pub(super) struct PackPanel<'a, E> {
     pub(super) product: &'a Product<'a>,
     pub(super) panel: usize,
     /// As long as [`Sizes::panel`] says.
     pub(super) target: &'a mut [f32],
+    pub(super) element: PhantomData<E>,
 }
 
-impl Kernel for PackPanel<'_> {
+impl<E: Element> Kernel for PackPanel<'_, E> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { product, panel, target } = self;
-        let width = panel_width::<S>();
+        let Self { product, panel, target, .. } = self;
+        let (width, steps) = (panel_width::<S>(), product.steps::<E>());
         let columns = panel * width..product.cols().min((panel + 1) * width);
-        assert!(!columns.is_empty() && target.len() == product.depth() * width, "no room for panel {panel}");
-        // SAFETY: the columns are inside B, and the target has room for one panel of all depths.
-        unsafe { pack_panel(simd, product.b(), columns, 0..product.depth(), target.as_mut_ptr()) };
+        assert!(!columns.is_empty() && target.len() == steps * width, "no room for panel {panel}");
+        // SAFETY: the columns are inside B, and the target has room for one panel of all steps.
+        unsafe { pack_panel::<S, E>(simd, product.b(), columns, 0..steps, target.as_mut_ptr()) };
     }
 }
 
-/// How much scratch memory a product needs, in floats.
+/// How much scratch memory a product needs, in elements.
 pub(super) struct Sizes {
     /// Columns of a panel.
     pub(super) panel_width: usize,
@@ -134,10 +137,10 @@ pub(super) struct Sizes {
     pub(super) own_block: usize,
 }
 
-/// The [`Sizes`] of a product of this depth.
-pub(super) struct SizesOfDepth(pub(super) usize);
+/// The [`Sizes`] of a product of so many steps.
+pub(super) struct SizesOfSteps(pub(super) usize);
 
-impl Kernel for SizesOfDepth {
+impl Kernel for SizesOfSteps {
     type Output = Sizes;
 
     #[inline(always)]
@@ -152,20 +155,21 @@ impl Kernel for SizesOfDepth {
 pub(super) enum Panels<'a> {
     /// All of B, packed by [`PackPanel`] for all tasks.
     Shared(&'a [f32]),
-    /// Room for [`Sizes::own_block`] floats: the task packs block after block itself. Worth it when a task has many
+    /// Room for [`Sizes::own_block`] elements: the task packs block after block itself. Worth it when a task has many
     /// rows: the packed block then never leaves the cache.
     Own(&'a mut [f32]),
 }
 
 /// One task of a large product: a block of C.
-pub(super) struct LargeProduct<'a> {
+pub(super) struct LargeProduct<'a, E> {
     product: &'a Product<'a>,
     panels: Panels<'a>,
     rows: Range<usize>,
     cols: Range<usize>,
+    element: PhantomData<E>,
 }
 
-impl<'a> LargeProduct<'a> {
+impl<'a, E: Element> LargeProduct<'a, E> {
     /// The block of C at these rows and columns; the columns start at a multiple of the panel width.
     ///
     /// # Safety
@@ -182,11 +186,11 @@ impl<'a> LargeProduct<'a> {
         assert!(rows.end <= product.rows() && cols.end <= product.cols(), "block {rows:?} × {cols:?} is outside of C");
         // Tasks that pack B themselves read it by rows.
         assert!(matches!(panels, Panels::Shared(_)) || product.b().outer_step == 1, "B is not row-major");
-        Self { product, panels, rows, cols }
+        Self { product, panels, rows, cols, element: PhantomData }
     }
 }
 
-impl Kernel for LargeProduct<'_> {
+impl<E: Element> Kernel for LargeProduct<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -194,23 +198,23 @@ impl Kernel for LargeProduct<'_> {
         self.check_panels::<S>();
         let mut scratch = PackedRows::new();
         let by_rows = self.product.a().depth_step == 1;
-        let step = if by_rows { S::TILE_ROWS } else { DEPTH_GROUPS * S::TILE_ROWS };
+        let rows_at_once = if by_rows { S::TILE_ROWS } else { DEPTH_GROUPS * S::TILE_ROWS };
         for column in self.cols.clone().step_by(BLOCK_COLUMNS) {
             let columns = column..self.cols.end.min(column + BLOCK_COLUMNS);
-            for block in 0..depth_blocks(self.product.depth()) {
-                let depths = depth_block(self.product.depth(), block);
-                let b = self.packed_block(simd, columns.clone(), depths.clone());
-                for row in self.rows.clone().step_by(step) {
-                    let rows = row..self.rows.end.min(row + step);
-                    let packed = self.pack_a(simd, rows.clone(), depths.clone(), scratch.pointer());
+            for block in 0..blocks_of_steps(self.product.steps::<E>()) {
+                let steps = block_of_steps(self.product.steps::<E>(), block);
+                let b = self.packed_block(simd, columns.clone(), steps.clone());
+                for row in self.rows.clone().step_by(rows_at_once) {
+                    let rows = row..self.rows.end.min(row + rows_at_once);
+                    let packed = self.pack_a(simd, rows.clone(), steps.clone(), scratch.pointer());
                     let count = rows.len().div_ceil(S::TILE_ROWS);
-                    let next = rows.end..self.rows.end.min(rows.end + step);
+                    let next = rows.end..self.rows.end.min(rows.end + rows_at_once);
                     for (index, first) in rows.clone().step_by(S::TILE_ROWS).enumerate() {
                         let rows = first..rows.end.min(first + S::TILE_ROWS);
                         // SAFETY: the scratch has room for DEPTH_GROUPS groups.
                         let a = unsafe { packed.address.add(index * packed.step) };
-                        let (columns, depths) = (columns.clone(), depths.clone());
-                        self.row_of_tiles(simd, &Group { rows, columns, depths, a, b, index, count }, next.clone());
+                        let (columns, steps) = (columns.clone(), steps.clone());
+                        self.row_of_tiles(simd, &Group { rows, columns, steps, a, b, index, count }, next.clone());
                     }
                 }
             }
@@ -224,11 +228,11 @@ const GROUP_ROOM: usize = MAX_TILE_ROWS.next_multiple_of(MAX_LANES) * PACKED_ROW
 
 type PackedRows = Aligned<{ DEPTH_GROUPS * GROUP_ROOM }>;
 
-/// One group of rows in one block of columns and depths.
+/// One group of rows in one block of columns and steps.
 struct Group {
     rows: Range<usize>,
     columns: Range<usize>,
-    depths: Range<usize>,
+    steps: Range<usize>,
     /// The group's rows of A, packed.
     a: *const f32,
     b: PackedBlock,
@@ -237,14 +241,14 @@ struct Group {
     count: usize,
 }
 
-/// A packed block of B: its first panel at the block's first depth, and the distance of panels.
+/// A packed block of B: its first panel at the block's first step, and the distance of panels.
 #[derive(Clone, Copy)]
 struct PackedBlock {
     first: *const f32,
     panel_step: usize,
 }
 
-impl LargeProduct<'_> {
+impl<E: Element> LargeProduct<'_, E> {
     /// Checks that the panels are as long as this instruction set needs them.
     #[inline(always)]
     fn check_panels<S: Simd>(&self) {
@@ -256,33 +260,33 @@ impl LargeProduct<'_> {
             },
         );
         let needed = match self.panels {
-            Panels::Shared(_) => self.product.cols().next_multiple_of(width) * self.product.depth(),
+            Panels::Shared(_) => self.product.cols().next_multiple_of(width) * self.product.steps::<E>(),
             Panels::Own(_) => own_panel_step::<S>() * (BLOCK_COLUMNS / width),
         };
         assert!(self.cols.start.is_multiple_of(width), "a block from column {} on", self.cols.start);
-        assert!(found >= needed, "{found} floats of panels, {needed} are needed");
+        assert!(found >= needed, "{found} elements of panels, {needed} are needed");
     }
 
-    /// Finds or packs the block of B at these columns and depths.
+    /// Finds or packs the block of B at these columns and steps.
     #[inline(always)]
-    fn packed_block<S: Simd>(&mut self, simd: S, columns: Range<usize>, depths: Range<usize>) -> PackedBlock {
-        let (b, depth, width) = (self.product.b(), self.product.depth(), panel_width::<S>());
+    fn packed_block<S: Simd>(&mut self, simd: S, columns: Range<usize>, steps: Range<usize>) -> PackedBlock {
+        let (b, all, width) = (self.product.b(), self.product.steps::<E>(), panel_width::<S>());
         match &mut self.panels {
             Panels::Shared(panels) => PackedBlock {
-                // SAFETY: panels of all columns, `depth · width` floats each, were packed.
-                first: unsafe { panels.as_ptr().add(columns.start * depth + depths.start * width) },
-                panel_step: depth * width,
+                // SAFETY: panels of all columns, `all · width` elements each, were packed.
+                first: unsafe { panels.as_ptr().add(columns.start * all + steps.start * width) },
+                panel_step: all * width,
             },
             Panels::Own(room) => {
                 let (address, step) = (room.as_mut_ptr(), own_panel_step::<S>());
                 let target = PartTarget { address, step };
-                // SAFETY: the columns and depths are inside B, and a block has room for its panels;
+                // SAFETY: the columns and steps are inside B, and a block has room for its panels;
                 // B is row-major, as `new` checked.
-                let whole = unsafe { pack_whole_panels(simd, b, columns.clone(), depths.clone(), target) };
+                let whole = unsafe { pack_whole_panels::<S, E>(simd, b, columns.clone(), steps.clone(), target) };
                 let rest = columns.start + whole * width..columns.end;
                 if !rest.is_empty() {
                     // SAFETY: as above, for the last, narrower panel.
-                    unsafe { pack_panel(simd, b, rest, depths, address.add(whole * step)) };
+                    unsafe { pack_panel::<S, E>(simd, b, rest, steps, address.add(whole * step)) };
                 }
                 PackedBlock { first: address, panel_step: step }
             }
@@ -291,14 +295,14 @@ impl LargeProduct<'_> {
 
     /// Packs one group of A's rows, or several where A is read by depth. The target has room for [`DEPTH_GROUPS`].
     #[inline(always)]
-    fn pack_a<S: Simd>(&self, simd: S, rows: Range<usize>, depths: Range<usize>, address: *mut f32) -> PartTarget {
+    fn pack_a<S: Simd>(&self, simd: S, rows: Range<usize>, steps: Range<usize>, address: *mut f32) -> PartTarget {
         let (a, target) = (self.product.a(), PartTarget { address, step: GROUP_ROOM });
-        // SAFETY: the rows and depths are inside A; the target has room for DEPTH_GROUPS groups.
+        // SAFETY: the rows and steps are inside A; the target has room for DEPTH_GROUPS groups.
         unsafe {
             if a.depth_step == 1 {
-                pack_rows(simd, a, rows, depths, address);
+                pack_rows::<S, E>(simd, a, rows, steps, address);
             } else {
-                pack_depths(simd, a, rows, depths, target);
+                pack_depths::<S, E>(simd, a, rows, steps, target);
             }
         }
         target
@@ -311,15 +315,16 @@ impl LargeProduct<'_> {
         let (width, rows) = (panel_width::<S>(), group.rows.len());
         let packed_by = if product.a().depth_step == 1 { PackedBy::Rows } else { PackedBy::Depths };
         let panels = group.columns.len().div_ceil(width);
-        let upcoming = Upcoming { a: product.a(), rows: next, depths: group.depths.clone() };
+        let depths = group.steps.start * E::DEPTHS..product.depth().min(group.steps.end * E::DEPTHS);
+        let upcoming = Upcoming { a: product.a(), rows: next, depths };
         for (panel, column) in group.columns.clone().step_by(width).enumerate() {
             upcoming.prefetch(simd, group.index * panels + panel, group.count * panels);
             let cols = width.min(product.cols() - column);
             // SAFETY: the tile is inside the block of C that is this task's own; B's panel is packed to its full
-            // width; packed A holds `rows` rows of all depths.
+            // width; packed A holds `rows` rows of all steps.
             unsafe {
                 let tile = Tile {
-                    depth: group.depths.len(),
+                    steps: group.steps.len(),
                     a: group.a,
                     a_row: packed_by.row_step(),
                     a_depth: packed_by.depth_step::<S>(),
@@ -327,12 +332,12 @@ impl LargeProduct<'_> {
                     b_depth: width,
                     c: product.c_at(group.rows.start, column),
                     c_row: product.c_row(),
-                    start: product.start_at(column, group.depths.start),
+                    start: product.start_at(column, group.steps.start),
                 };
                 if cols < width || rows < S::TILE_ROWS {
-                    any_tile(simd, &tile, rows, cols);
+                    any_tile::<S, E>(simd, &tile, rows, cols);
                 } else {
-                    whole_tile(simd, &tile, packed_by);
+                    whole_tile::<S, E>(simd, &tile, packed_by);
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! One matrix product, checked: what the kernels of `driver.rs` are made from.
 
+use super::element::Element;
 use super::tile::TileStart;
 use super::{MatMut, MatRef, Start};
 use crate::shared_matrix::SharedMatrix;
@@ -26,6 +27,8 @@ impl Form {
 #[derive(Clone, Copy)]
 pub(super) struct Operand<'a> {
     data: &'a [f32],
+    /// How many depths there are.
+    pub(super) depth: usize,
     pub(super) outer_step: usize,
     pub(super) depth_step: usize,
 }
@@ -33,8 +36,9 @@ pub(super) struct Operand<'a> {
 impl<'a> Operand<'a> {
     /// Rows of the view are outer, or its columns are.
     fn new(view: MatRef<'a>, rows_are_outer: bool) -> Self {
-        let (outer_step, depth_step) = if rows_are_outer { (view.row_stride, 1) } else { (1, view.row_stride) };
-        Self { data: view.data, outer_step, depth_step }
+        let (depth, outer_step, depth_step) =
+            if rows_are_outer { (view.cols, view.row_stride, 1) } else { (view.rows, 1, view.row_stride) };
+        Self { data: view.data, depth, outer_step, depth_step }
     }
 
     /// The element's address; wrapping, because an operand without depth has no elements at all.
@@ -97,6 +101,11 @@ impl<'a> Product<'a> {
         self.depth
     }
 
+    /// How many elements of packed copies hold the depth.
+    pub(super) fn steps<E: Element>(&self) -> usize {
+        self.depth.div_ceil(E::DEPTHS)
+    }
+
     pub(super) fn a(&self) -> Operand<'a> {
         self.a
     }
@@ -117,11 +126,11 @@ impl<'a> Product<'a> {
         self.c.address(row, column)
     }
 
-    /// What the tile at this column starts from, in the block of depths that begins at `depth`.
+    /// What the tile at this column starts from, in the block of depths that begins at `step`.
     #[inline(always)]
-    pub(super) fn start_at(&self, column: usize, depth: usize) -> TileStart {
+    pub(super) fn start_at(&self, column: usize, step: usize) -> TileStart {
         match self.start {
-            _ if depth > 0 => TileStart::Scaled(1.0),
+            _ if step > 0 => TileStart::Scaled(1.0),
             Start::Bias(bias) => TileStart::Bias(bias.as_ptr().wrapping_add(column)),
             Start::Scaled(factor) => TileStart::Scaled(factor),
         }

@@ -3,6 +3,9 @@
 //! Every element of a tile is `start + Σ_k a·b` with k ascending and one accumulator, whatever the
 //! tile's size: results do not depend on how a matrix is cut into tiles.
 
+use std::marker::PhantomData;
+
+use super::element::Element;
 use super::pack::{PACKED_ROW, depth_width};
 use crate::simd::{Kernel, MAX_TILE_ROWS, Simd};
 
@@ -18,7 +21,7 @@ pub(super) enum TileStart {
 /// One tile `C[rows × cols] = start + A · B` by address.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
-    pub(super) depth: usize,
+    pub(super) steps: usize,
     pub(super) a: *const f32,
     /// Elements between `a[i][k]` and `a[i + 1][k]`.
     pub(super) a_row: usize,
@@ -35,9 +38,9 @@ pub(super) struct Tile {
 /// How A was packed, which fixes its strides at compile time.
 #[derive(Clone, Copy)]
 pub(super) enum PackedBy {
-    /// Rows of [`PACKED_ROW`] floats.
+    /// Rows of [`PACKED_ROW`] elements.
     Rows,
-    /// Depths of [`depth_width`] floats.
+    /// Steps of [`depth_width`] elements.
     Depths,
 }
 
@@ -68,31 +71,32 @@ const BY_DEPTHS: u8 = 2;
 
 /// A tile of `ROWS` rows and `cols` columns in `VECTORS` vectors: `cols == VECTORS·LANES`, unless
 /// `PARTIAL`. `A` is the kind of A; the strides of packed ones are constants in the loop.
-struct RegisterTile<'a, const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: u8> {
+struct RegisterTile<'a, E, const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: u8> {
     tile: &'a Tile,
     cols: usize,
+    element: PhantomData<E>,
 }
 
-impl<'a, const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: u8>
-    RegisterTile<'a, ROWS, VECTORS, PARTIAL, A>
+impl<'a, E: Element, const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: u8>
+    RegisterTile<'a, E, ROWS, VECTORS, PARTIAL, A>
 {
     /// # Safety
     /// The tile's addresses must be valid for `ROWS × cols` elements of C, which overlaps neither A nor B, and no
     /// other thread may use C at the same time. `cols` must need `VECTORS` vectors. A must be packed as `A` says.
     #[inline(always)]
     unsafe fn new(tile: &'a Tile, cols: usize) -> Self {
-        Self { tile, cols }
+        Self { tile, cols, element: PhantomData }
     }
 }
 
-impl<const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: u8> Kernel
-    for RegisterTile<'_, ROWS, VECTORS, PARTIAL, A>
+impl<E: Element, const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: u8> Kernel
+    for RegisterTile<'_, E, ROWS, VECTORS, PARTIAL, A>
 {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { tile, cols } = self;
+        let Self { tile, cols, .. } = self;
         let (a_row, a_depth) = match A {
             BY_ROWS => (PackedBy::Rows.row_step(), PackedBy::Rows.depth_step::<S>()),
             BY_DEPTHS => (PackedBy::Depths.row_step(), PackedBy::Depths.depth_step::<S>()),
@@ -108,8 +112,8 @@ impl<const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: u8> 
         }
         let mut sums = [[simd.splat(0.0); VECTORS]; ROWS];
         let (mut a, mut b) = (tile.a, tile.b);
-        for _ in 0..tile.depth {
-            // SAFETY: the maker of the tile promised ROWS × depth elements of A and depth × cols
+        for _ in 0..tile.steps {
+            // SAFETY: the maker of the tile promised ROWS × steps elements of A and steps × cols
             // of B at these strides.
             unsafe {
                 let mut columns = [simd.splat(0.0); VECTORS];
@@ -119,7 +123,7 @@ impl<const ROWS: usize, const VECTORS: usize, const PARTIAL: bool, const A: u8> 
                 for (row, sums) in sums.iter_mut().enumerate() {
                     let value = simd.splat(*a.add(row * a_row));
                     for (sum, &column) in sums.iter_mut().zip(&columns) {
-                        *sum = simd.mul_add(value, column, *sum);
+                        *sum = E::add_products(simd, value, column, *sum);
                     }
                 }
                 a = a.wrapping_add(a_depth);
@@ -181,7 +185,7 @@ unsafe fn load<S: Simd>(simd: S, from: *const f32, partial: bool, count: usize) 
 /// # Safety
 /// As [`any_tile`] with `TILE_ROWS × 2·LANES`; A is packed as `packed_by` says.
 #[inline(always)]
-pub(super) unsafe fn whole_tile<S: Simd>(simd: S, tile: &Tile, packed_by: PackedBy) {
+pub(super) unsafe fn whole_tile<S: Simd, E: Element>(simd: S, tile: &Tile, packed_by: PackedBy) {
     let cols = 2 * S::LANES;
     macro_rules! by_rows {
         ($($count:literal)*) => {
@@ -189,11 +193,11 @@ pub(super) unsafe fn whole_tile<S: Simd>(simd: S, tile: &Tile, packed_by: Packed
                 // The condition is constant: one height per instruction set is compiled in.
                 // SAFETY: passed on from the caller.
                 $(PackedBy::Rows if $count == S::TILE_ROWS => simd.vectorize_apart(unsafe {
-                    RegisterTile::<$count, 2, false, BY_ROWS>::new(tile, cols)
+                    RegisterTile::<E, $count, 2, false, BY_ROWS>::new(tile, cols)
                 }),
                 // SAFETY: passed on from the caller.
                 PackedBy::Depths if $count == S::TILE_ROWS => simd.vectorize_apart(unsafe {
-                    RegisterTile::<$count, 2, false, BY_DEPTHS>::new(tile, cols)
+                    RegisterTile::<E, $count, 2, false, BY_DEPTHS>::new(tile, cols)
                 }),)*
                 _ => unreachable!("tile of {} rows", S::TILE_ROWS),
             }
@@ -208,11 +212,11 @@ pub(super) unsafe fn whole_tile<S: Simd>(simd: S, tile: &Tile, packed_by: Packed
 /// The tile's addresses must be valid for `rows × cols`, C must overlap neither A nor B, and no other thread may use C
 /// at the same time.
 #[inline(always)]
-pub(super) unsafe fn any_tile<S: Simd>(simd: S, tile: &Tile, rows: usize, cols: usize) {
+pub(super) unsafe fn any_tile<S: Simd, E: Element>(simd: S, tile: &Tile, rows: usize, cols: usize) {
     macro_rules! apart {
         ($rows:literal, $vectors:literal, $partial:literal) => {{
             // SAFETY: passed on from the caller; the branch fits the columns.
-            let tile = unsafe { RegisterTile::<$rows, $vectors, $partial, ANY>::new(tile, cols) };
+            let tile = unsafe { RegisterTile::<E, $rows, $vectors, $partial, ANY>::new(tile, cols) };
             simd.vectorize_apart(tile)
         }};
     }

@@ -1,22 +1,46 @@
-//! AVX-512 (F, BW, DQ, VL): sixteen lanes, masks for the tails of rows.
+//! AVX-512 (F, BW, DQ, VL): sixteen lanes, masks for the tails of rows; with and without its products of bf16.
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Simd, Transpose};
+use super::{Kernel, Simd, Transpose, bf16};
 
-/// Proof that the CPU has AVX-512 F, BW, DQ and VL: only [`Simd::detect`] makes one.
+/// Proof that the CPU has AVX-512 F, BW, DQ and VL, and with `BF16` also AVX512-BF16: only [`Simd::detect`] makes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Avx512(());
+pub(crate) struct Set<const BF16: bool>(());
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn with_features<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
-    kernel.run(simd)
+/// The set for every kernel.
+pub(crate) type Avx512 = Set<false>;
+/// The set for products of bf16, which alone are compiled for it.
+pub(crate) type Avx512Bf16 = Set<true>;
+
+/// One function that runs a kernel with these features.
+macro_rules! with_features {
+    ($name:ident, $features:literal $(, #[$inline:meta])?) => {
+        #[target_feature(enable = $features)]
+        $(#[$inline])?
+        fn $name<const BF16: bool, K: Kernel>(simd: Set<BF16>, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+    };
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-#[inline(never)]
-fn with_features_apart<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
-    kernel.run(simd)
+with_features!(with_features, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+with_features!(with_features_apart, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", #[inline(never)]);
+with_features!(with_bf16, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16");
+with_features!(with_bf16_apart, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16", #[inline(never)]);
+
+/// The same bits as integers.
+#[inline(always)]
+fn words_of(pairs: __m512bh) -> __m512i {
+    // SAFETY: both types are 512 bits of anything.
+    unsafe { std::mem::transmute(pairs) }
+}
+
+/// The same bits as pairs of bf16.
+#[inline(always)]
+fn bf16_of(pairs: __m512) -> __m512bh {
+    // SAFETY: both types are 512 bits of anything.
+    unsafe { std::mem::transmute(pairs) }
 }
 
 /// A mask of the first `count` lanes.
@@ -34,7 +58,7 @@ macro_rules! vector {
     }};
 }
 
-impl Simd for Avx512 {
+impl<const BF16: bool> Simd for Set<BF16> {
     type F32 = __m512;
     type U32 = __m512i;
     const LANES: usize = 16;
@@ -46,17 +70,51 @@ impl Simd for Avx512 {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma");
+            && is_x86_feature_detected!("fma")
+            && (!BF16 || is_x86_feature_detected!("avx512bf16"));
         present.then_some(Self(()))
     }
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
-        vector!(with_features(self, kernel))
+        vector!(if BF16 { with_bf16(self, kernel) } else { with_features(self, kernel) })
     }
     #[inline(always)]
     fn vectorize_apart<K: Kernel>(self, kernel: K) -> K::Output {
-        vector!(with_features_apart(self, kernel))
+        vector!(if BF16 { with_bf16_apart(self, kernel) } else { with_features_apart(self, kernel) })
+    }
+
+    #[inline(always)]
+    fn bf16_lane_pairs(self, low: __m512, high: __m512) -> __m512 {
+        if BF16 {
+            // The conversion puts sixteen words of `low` before sixteen of `high`; pairs take them in turn.
+            vector!({
+                let words = words_of(_mm512_cvtne2ps_pbh(high, low));
+                let order = _mm512_setr_epi32(
+                    0x10_0000, 0x11_0001, 0x12_0002, 0x13_0003, 0x14_0004, 0x15_0005, 0x16_0006, 0x17_0007, 0x18_0008,
+                    0x19_0009, 0x1a_000a, 0x1b_000b, 0x1c_000c, 0x1d_000d, 0x1e_000e, 0x1f_000f,
+                );
+                _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, words))
+            })
+        } else {
+            bf16::lane_pairs(self, low, high)
+        }
+    }
+    #[inline(always)]
+    fn bf16_neighbour_pairs(self, first: __m512, second: __m512) -> __m512 {
+        if BF16 {
+            vector!(_mm512_castsi512_ps(words_of(_mm512_cvtne2ps_pbh(second, first))))
+        } else {
+            bf16::neighbour_pairs(self, first, second)
+        }
+    }
+    #[inline(always)]
+    fn bf16_add_products(self, a: __m512, b: __m512, sums: __m512) -> __m512 {
+        if BF16 {
+            vector!(_mm512_dpbf16_ps(sums, bf16_of(a), bf16_of(b)))
+        } else {
+            bf16::add_products(self, a, b, sums)
+        }
     }
 
     #[inline(always)]

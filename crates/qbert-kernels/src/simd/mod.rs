@@ -14,6 +14,7 @@ use crate::implementations::implementations;
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+mod bf16;
 mod fused;
 pub(crate) mod loops;
 pub(crate) mod math;
@@ -32,6 +33,40 @@ implementations! {
     // Sixteen lanes, as AVX-512 has: runs its paths through every kernel on CPUs without it.
     #[cfg(test)] Wide: portable::Wide = "wide";
     Portable: portable::Portable = "portable";
+}
+
+implementations! {
+    /// An instruction set for products of bf16. The first one has an instruction for them; the others compute the same
+    /// with two fused multiply-adds.
+    enum Bf16Set, dispatch $with_bf16_set;
+    Avx512Bf16: avx512::Avx512Bf16 = "avx512-bf16" if "x86_64";
+    Avx512: avx512::Avx512 = "avx512" if "x86_64";
+    Avx2: avx2::Avx2 = "avx2" if "x86_64";
+    Neon: neon::Neon = "neon" if "aarch64";
+    #[cfg(test)] Narrow: portable::Narrow = "narrow";
+    #[cfg(test)] Wide: portable::Wide = "wide";
+    Portable: portable::Portable = "portable";
+}
+
+impl Bf16Set {
+    /// The set that goes with the float kernels of `set`.
+    pub(crate) fn best_for(set: InstructionSet) -> Self {
+        let native = |own: &Self| own.name().strip_suffix("-bf16") == Some(set.name());
+        let supported = Self::supported();
+        let same = || supported.iter().find(|own| own.name() == set.name());
+        supported.iter().find(|own| native(own)).or_else(same).copied().unwrap_or(Self::Portable(portable::Portable::ANYWHERE))
+    }
+
+    /// Whether an instruction multiplies bf16, so that it is faster than f32.
+    pub(crate) fn is_native(self) -> bool {
+        self.name().ends_with("-bf16")
+    }
+}
+
+/// Runs a kernel with products of bf16.
+#[inline]
+pub(crate) fn run_on_bf16<K: Kernel>(set: Bf16Set, kernel: K) -> K::Output {
+    with_bf16_set!(set, simd => vectorize(simd, kernel))
 }
 
 /// Runs `kernel` on one instruction set.
@@ -189,6 +224,27 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// `count <= LANES` floats must be writable at `pointer`.
     unsafe fn store_first_ptr(self, pointer: *mut f32, count: usize, value: Self::F32);
+
+    /// Numbers as bf16, two to a lane: those of `low` in the lower halves, those of `high` in the upper ones. Rounded to
+    /// nearest, ties to even; subnormal numbers become zero. The result is bits: it may be moved, but not computed with.
+    #[inline(always)]
+    fn bf16_lane_pairs(self, low: Self::F32, high: Self::F32) -> Self::F32 {
+        bf16::lane_pairs(self, low, high)
+    }
+
+    /// The same for neighbours: the first two numbers of `first` in the first lane, the last two of `second` in the last.
+    #[inline(always)]
+    fn bf16_neighbour_pairs(self, first: Self::F32, second: Self::F32) -> Self::F32 {
+        bf16::neighbour_pairs(self, first, second)
+    }
+
+    /// `sums` plus the products of two pairs of bf16 in every lane: the upper ones are added first, then the lower ones,
+    /// each rounded once, and a sum below the smallest normal number becomes zero. That is what x86 CPUs with
+    /// AVX512-BF16 compute.
+    #[inline(always)]
+    fn bf16_add_products(self, a: Self::F32, b: Self::F32, sums: Self::F32) -> Self::F32 {
+        bf16::add_products(self, a, b, sums)
+    }
 
     /// Prefetches the cache line at an address, which need not be valid.
     #[inline(always)]

@@ -26,7 +26,7 @@ fn bits_of_sum(value: f64) -> Vec<u64> {
 
 /// What the numbers are like.
 #[derive(Clone, Copy, Debug)]
-enum Numbers {
+pub(super) enum Numbers {
     /// Between -3 and 3.
     Usual,
     /// Of every size that a float can have: products overflow and underflow.
@@ -51,9 +51,9 @@ const SPECIAL: [f32; 12] = [
 ];
 
 impl Numbers {
-    const ALL: [Self; 3] = [Self::Usual, Self::AnySize, Self::Special];
+    pub(super) const ALL: [Self; 3] = [Self::Usual, Self::AnySize, Self::Special];
 
-    fn take(self, length: usize, seed: u32) -> Vec<f32> {
+    pub(super) fn take(self, length: usize, seed: u32) -> Vec<f32> {
         let mut values = noise(length, seed);
         let choice: Vec<u32> = noise(length, seed + 1000).iter().map(|value| ((value + 1.0) * 1e6) as u32).collect();
         for (value, choice) in values.iter_mut().zip(choice) {

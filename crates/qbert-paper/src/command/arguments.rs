@@ -8,7 +8,7 @@ use qbert_cli::reading::Reading;
 use qbert_paper::{PaperTable, Ranges, Recipe, Selection};
 use qbert_pipeline::{Error, Result};
 use qbert_train::qat::weights::WeightRanges;
-use qbert_train::trainer::Settings;
+use qbert_train::trainer::{Settings, TrainingPrecision};
 
 /// Make the rows of the paper's tables on a fine-tuned checkpoint; each is a run with a result file of its own.
 #[derive(Debug, Args)]
@@ -146,6 +146,9 @@ pub(super) struct Budget {
     /// Sequences per batch.
     #[arg(long)]
     pub(super) batch: Option<usize>,
+    /// Products of training in f32 or bf16.
+    #[arg(long, value_name = "f32|bf16", default_value = "f32")]
+    pub(super) precision: TrainingPrecision,
     /// Train on the first N examples only.
     #[arg(long, value_name = "N")]
     pub(super) max_train: Option<usize>,
@@ -159,6 +162,7 @@ impl Budget {
         settings.steps = self.steps;
         settings.epochs = self.epochs.unwrap_or(settings.epochs);
         settings.batch = self.batch.unwrap_or(settings.batch);
+        settings.precision = self.precision;
         settings.optimizer.learning_rate = self.lr.unwrap_or(settings.optimizer.learning_rate);
         settings
     }

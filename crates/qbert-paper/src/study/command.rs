@@ -3,6 +3,7 @@
 use qbert_quant::Mask;
 use qbert_tasks::DataSource;
 use qbert_train::qat::weights::WeightRanges;
+use qbert_train::trainer::TrainingPrecision;
 
 use super::{Experiment, Study, name_of};
 use crate::rows::{Recipe, Row, RowTreatment};
@@ -30,6 +31,8 @@ impl Study {
                     None => format!("--epochs {}", budget.epochs),
                 });
                 words.push(format!("--lr {:?}", budget.optimizer.learning_rate));
+                let other = budget.precision != TrainingPrecision::default();
+                words.extend(other.then(|| format!("--precision {}", budget.precision)));
             }
         }
         if row.treatment != RowTreatment::FullPrecision {

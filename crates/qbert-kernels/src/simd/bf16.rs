@@ -1,0 +1,73 @@
+//! bf16 without instructions for it, from what every set has. It defines what the instructions of AVX512-BF16 compute, to
+//! the last bit.
+//!
+//! A bf16 is the upper half of an f32. Two of them share a 32-bit lane, where an f32 would stand: the one that comes first
+//! is in the lower half.
+
+use super::{MAX_LANES, Simd};
+
+/// The lanes of a vector in memory, where integer operations on them are plain Rust. The compiler makes vectors of them
+/// again.
+#[inline(always)]
+fn lanes<S: Simd>(simd: S, vector: S::F32) -> [u32; MAX_LANES] {
+    let mut floats = [0.0; MAX_LANES];
+    simd.store(&mut floats, vector);
+    floats.map(f32::to_bits)
+}
+
+#[inline(always)]
+fn vector<S: Simd>(simd: S, lane: impl Fn(usize) -> u32) -> S::F32 {
+    let mut floats = [0.0; MAX_LANES];
+    for (index, float) in floats.iter_mut().enumerate().take(S::LANES) {
+        *float = f32::from_bits(lane(index));
+    }
+    simd.load(&floats)
+}
+
+/// Rounds to nearest, ties to even; subnormal numbers become zeros, and a NaN stays one.
+#[inline(always)]
+fn rounded(bits: u32) -> u32 {
+    const EXPONENT: u32 = 0x7f80_0000;
+    let up = 0x7fff + (bits >> 16 & 1);
+    let (subnormal, nan) = (bits & EXPONENT == 0, bits & !(1 << 31) > EXPONENT);
+    let quiet = bits >> 16 | 0x40;
+    if nan {
+        quiet
+    } else if subnormal {
+        bits >> 16 & 0x8000
+    } else {
+        bits.wrapping_add(up) >> 16
+    }
+}
+
+/// [`Simd::bf16_lane_pairs`].
+#[inline(always)]
+pub(super) fn lane_pairs<S: Simd>(simd: S, low: S::F32, high: S::F32) -> S::F32 {
+    let (low, high) = (lanes(simd, low), lanes(simd, high));
+    vector(simd, |lane| rounded(low[lane]) | rounded(high[lane]) << 16)
+}
+
+/// [`Simd::bf16_neighbour_pairs`].
+#[inline(always)]
+pub(super) fn neighbour_pairs<S: Simd>(simd: S, first: S::F32, second: S::F32) -> S::F32 {
+    let (first, second) = (lanes(simd, first), lanes(simd, second));
+    let number = |index: usize| if index < S::LANES { first[index] } else { second[index - S::LANES] };
+    vector(simd, |lane| rounded(number(2 * lane)) | rounded(number(2 * lane + 1)) << 16)
+}
+
+/// [`Simd::bf16_add_products`].
+#[inline(always)]
+pub(super) fn add_products<S: Simd>(simd: S, a: S::F32, b: S::F32, sums: S::F32) -> S::F32 {
+    let (a, b) = (lanes(simd, a), lanes(simd, b));
+    let high = |bits: &[u32; MAX_LANES]| vector(simd, |lane| bits[lane] & 0xffff_0000);
+    let low = |bits: &[u32; MAX_LANES]| vector(simd, |lane| bits[lane] << 16);
+    let upper = without_subnormals(simd, simd.mul_add(high(&a), high(&b), sums));
+    without_subnormals(simd, simd.mul_add(low(&a), low(&b), upper))
+}
+
+/// Subnormal numbers become zeros of their sign.
+#[inline(always)]
+fn without_subnormals<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+    let zero = simd.mul(x, simd.splat(0.0));
+    simd.select_less(simd.abs(x), simd.splat(f32::MIN_POSITIVE), zero, x)
+}
