@@ -112,7 +112,33 @@ def recipe_jobs(place, task, rate):
         yield Job(f"recipe {task} per neuron {seed}", marker, [*command, "--steps", "439", "--lr", rate, "--seeds", seed])
 
 
+# Steps of fine-tuning, and of distilled training at 2/3 bits, in the comparison of f32 with bf16; the learning rate.
+PRECISION = {"conll03": (878, 200, "3e-4"), "sst2": (750, 200, "1e-4")}
+
+
+def precision_jobs(place, task):
+    """f32 against bf16, three seeds each: fine-tuning, then training at 2/3 bits from the f32 model of seed 1."""
+    tuning, training, rate = PRECISION[task]
+    root = place.work / "precision"
+    for seed in ["1", "2", "3"]:
+        for precision in ["f32", "bf16"]:
+            out = root / f"{task}-{precision}-{seed}"
+            command = [str(place.bin / "qbert"), "finetune", "--model", "minilm", "--task", task, *files(place, task)]
+            command += ["--out", str(out), "--batch", "32", "--lr", rate, "--precision", precision, "--seed", seed, "--resume"]
+            command += ["--epochs", "1", "--max-train", str(32 * tuning)] if task == "sst2" else ["--epochs", "2"]
+            yield Job(f"precision finetune {task} {precision} {seed}", out.with_suffix(".done"), command)
+    model = root / f"{task}-f32-1"
+    for precision in ["f32", "bf16"]:
+        command = [str(place.bin / "qbert-paper"), "reproduce", "--task", task, "--rows", "q-bert:2/3", *START]
+        command += ["--model", str(model), *files(place, task), "--sensitivity", str(place.results / f"sensitivity-{task}.json")]
+        command += ["--steps", str(training), "--lr", rate, "--precision", precision, "--seeds", "1", "2", "3"]
+        command += ["--out", str(place.results / "precision" / precision)]
+        yield Job(f"precision quantize {task} {precision}", root / f"{task}-{precision}-rows.done", command)
+
+
 def jobs(place):
+    yield from precision_jobs(place, "conll03")
+    yield from precision_jobs(place, "sst2")
     yield finetune(place, "minilm", "conll03")
     yield from list(recipe_jobs(place, "conll03", "3e-4"))[:9]
     yield finetune(place, "minilm", "sst2")

@@ -1,7 +1,8 @@
-//! What a step of quantization-aware training costs beside a step of plain training.
+//! What a step of quantization-aware training costs beside a step of plain training, at 2/3 bits, with products in f32
+//! and in bf16.
 //!
 //! ```text
-//! cargo run --release -p qbert-train --example qat_step -- "$(qbert fetch minilm)" [threads] [rounds] [tokens]
+//! cargo run --release -p qbert-train --example qat_step -- "$(qbert fetch minilm)" [threads] [rounds] [tokens] [--json]
 //! ```
 //!
 //! Steps alternate, so that all see the same machine; the table has the medians. With one thread the time is also the
@@ -13,7 +14,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use qbert_kernels::Compute;
+use qbert_kernels::{Compute, ProductPrecision};
 use qbert_model::{Checkpoint, Head, Module, Parameters};
 use qbert_quant::{GroupSpec, Plan, Precision, RangeMethod};
 use qbert_train::bert::{Activations, BackwardBuffers, Mode, Pass, zero};
@@ -35,8 +36,15 @@ struct Machine {
 }
 
 impl Machine {
-    fn step(&mut self, batch: &Batch, step: usize, student: Option<&mut Student>) -> Result<(), qbert_train::Error> {
+    fn step(
+        &mut self,
+        batch: &Batch,
+        step: usize,
+        student: Option<&mut Student>,
+        products: ProductPrecision,
+    ) -> Result<(), qbert_train::Error> {
         let Self { bert, compute, weights, optimizer, gradients, activations, buffers } = self;
+        let compute = &compute.with_products(products);
         let mode = Mode::Train { seed: 1, step: step as u64 };
         zero(compute, gradients);
         match student {
@@ -82,7 +90,10 @@ fn student(name: &str, machine: &Machine, frozen: bool) -> Result<Student, Box<d
     let (range, distilled) = name.strip_suffix(", taught").map_or((name, false), |range| (range, true));
     let method: RangeMethod = range.parse()?;
     let config = machine.bert.config();
-    let plan = Plan::uniform(config.layers, Precision::from_number(2)?, GroupSpec::Count(128), method);
+    let mut plan = Plan::uniform(config.layers, Precision::from_number(2)?, GroupSpec::Count(128), method);
+    for layer in 0..config.layers / 2 {
+        plan = plan.with_layer_bits(layer, Precision::from_number(3)?)?;
+    }
     let mut quantization = Quantization::new(plan, config, machine.bert.layout())?;
     quantization.fit(&machine.compute, machine.weights.values())?;
     let settings = QatSettings {
@@ -97,7 +108,8 @@ fn student(name: &str, machine: &Machine, frozen: bool) -> Result<Student, Box<d
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (flags, arguments): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|word| word == "--json");
+    let json = !flags.is_empty();
     let number = |index: usize, usual: usize| arguments.get(index).map_or(Ok(usual), |text| text.parse());
     let directory = arguments.first().ok_or("which checkpoint?")?;
     let (threads, rounds, tokens) = (number(1, 1)?, number(2, 9)?, number(3, 24)?);
@@ -124,29 +136,54 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         weights,
     };
     let kinds = [("min-max", false), ("min-max", true), ("mse", false), ("mse", true), ("mse, taught", true)];
-    let mut students = Vec::new();
-    for (name, frozen) in kinds {
-        students.push(Some(student(name, &machine, frozen)?));
+    let precisions = [ProductPrecision::F32, ProductPrecision::Bf16];
+    let mut works = Vec::new();
+    for products in precisions {
+        works.push(("plain".to_owned(), None, products));
+        for (name, frozen) in kinds {
+            let title = format!("{name}, activations {}", if frozen { "frozen" } else { "learned" });
+            works.push((title, Some(student(name, &machine, frozen)?), products));
+        }
     }
-    students.insert(0, None);
-    let mut times = vec![(Vec::new(), Vec::new()); students.len()];
+    let mut times = vec![(Vec::new(), Vec::new()); works.len()];
     for round in 0..rounds {
-        for (student, (clock, processor)) in students.iter_mut().zip(&mut times) {
+        for ((_, student, products), (clock, processor)) in works.iter_mut().zip(&mut times) {
             let (start, used) = (Instant::now(), processor_time());
-            machine.step(&batch, round, student.as_mut())?;
+            machine.step(&batch, round, student.as_mut(), *products)?;
             clock.push(1e3 * start.elapsed().as_secs_f64());
             processor.push(1e-6 * (processor_time() - used));
         }
     }
     let figures: Vec<(f64, f64)> = times.into_iter().map(|(c, p)| (median(c), median(p))).collect();
-    println!("32 x {tokens} tokens, {threads} threads, medians of {rounds}");
-    println!("{:28} {:>9} {:>7} {:>12} {:>7}", "step", "clock ms", "ratio", "processor ms", "ratio");
-    let names =
-        kinds.map(|(name, frozen)| format!("{name}, activations {}", if frozen { "frozen" } else { "learned" }));
-    for (name, (clock, processor)) in std::iter::once("plain".to_owned()).chain(names).zip(&figures) {
-        let (plain_clock, plain_processor) = figures[0];
-        let ratios = (clock / plain_clock, processor / plain_processor);
-        println!("{name:28} {clock:9.1} {:7.3} {processor:12.1} {:7.3}", ratios.0, ratios.1);
+    if json {
+        let count = kinds.len() + 1;
+        let steps: Vec<serde_json::Value> = works
+            .iter()
+            .zip(&figures)
+            .enumerate()
+            .map(|(index, ((name, _, products), (clock, _)))| {
+                let (in_f32, plain) = (figures[index % count].0, figures[index / count * count].0);
+                let rounded = |value: f64| (1e3 * value).round() / 1e3;
+                let (to_f32, to_plain) = (rounded(clock / in_f32), rounded(clock / plain));
+                let ms = (10.0 * clock).round() / 10.0;
+                serde_json::json!({"step": name, "precision": products.name(), "ms": ms, "to_f32": to_f32, "to_plain": to_plain})
+            })
+            .collect();
+        println!(
+            "{}",
+            serde_json::json!({"sequences": 32, "tokens": tokens, "threads": threads, "rounds": rounds, "steps": steps})
+        );
+        return Ok(());
+    }
+    println!(
+        "32 x {tokens} tokens, {threads} threads, medians of {rounds}; ratios to the same step in f32 and to a plain one"
+    );
+    println!("{:34} {:>5} {:>9} {:>12} {:>7} {:>7}", "step", "", "clock ms", "processor ms", "to f32", "to plain");
+    let count = kinds.len() + 1;
+    for (index, ((name, _, products), (clock, processor))) in works.iter().zip(&figures).enumerate() {
+        let (in_f32, plain) = (figures[index % count].0, figures[index / count * count].0);
+        let (to_f32, to_plain) = (clock / in_f32, clock / plain);
+        println!("{name:34} {:>5} {clock:9.1} {processor:12.1} {to_f32:7.3} {to_plain:7.3}", products.name());
     }
     Ok(())
 }

@@ -7,11 +7,11 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::element::{Element, Single};
 use super::pack::{
     BLOCK_STEPS, DEPTH_GROUPS, PACKED_ROW, PartTarget, pack_depths, pack_panel, pack_rows, pack_whole_panels,
     panel_width,
 };
-use super::element::{Element, Single};
 use super::product::{Operand, Product};
 use super::tile::{PackedBy, Tile, any_tile, whole_tile};
 use crate::simd::{Kernel, MAX_LANES, MAX_TILE_ROWS, Simd};

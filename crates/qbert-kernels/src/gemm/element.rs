@@ -117,7 +117,8 @@ impl Element for Bf16Pair {
         // SAFETY: the first depth is inside the operand, as the caller promises, and the second is looked at.
         unsafe {
             let low = load(simd, from.at(outer, depth), count);
-            let high = if depth + 1 < from.depth { load(simd, from.at(outer, depth + 1), count) } else { simd.splat(0.0) };
+            let high =
+                if depth + 1 < from.depth { load(simd, from.at(outer, depth + 1), count) } else { simd.splat(0.0) };
             simd.bf16_lane_pairs(low, high)
         }
     }

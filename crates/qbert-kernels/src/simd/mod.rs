@@ -54,7 +54,12 @@ impl Bf16Set {
         let native = |own: &Self| own.name().strip_suffix("-bf16") == Some(set.name());
         let supported = Self::supported();
         let same = || supported.iter().find(|own| own.name() == set.name());
-        supported.iter().find(|own| native(own)).or_else(same).copied().unwrap_or(Self::Portable(portable::Portable::ANYWHERE))
+        supported
+            .iter()
+            .find(|own| native(own))
+            .or_else(same)
+            .copied()
+            .unwrap_or(Self::Portable(portable::Portable::ANYWHERE))
     }
 
     /// Whether an instruction multiplies bf16, so that it is faster than f32.
