@@ -13,7 +13,7 @@ use crate::int::{
 use crate::{Compute, Kernels, MatMut, MatRef, Start, Threads};
 
 /// Numbers in -1..1 without a pattern.
-fn noise(length: usize, seed: u32) -> Vec<f32> {
+pub(crate) fn noise(length: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -22,11 +22,11 @@ fn noise(length: usize, seed: u32) -> Vec<f32> {
     (0..length).map(|_| next()).collect()
 }
 
-fn codes(length: usize, seed: u32, levels: u32) -> Vec<u8> {
+pub(crate) fn codes(length: usize, seed: u32, levels: u32) -> Vec<u8> {
     noise(length, seed).iter().map(|value| (((value + 1.0) * 4e6) as u32 % levels) as u8).collect()
 }
 
-fn compute(kernels: &str, threads: usize) -> Compute {
+pub(crate) fn compute(kernels: &str, threads: usize) -> Compute {
     Compute::new(Kernels::by_name(kernels).expect("made for tests"), Threads::new(threads).expect("threads"))
 }
 
@@ -54,7 +54,13 @@ fn products_on_narrow_vectors_equal_the_portable_ones() {
 }
 
 /// Sums of a linear layer, and the context of an attention, as codes.
-fn integers(compute: &Compute, bits: u8, tokens: usize, inputs: usize, neurons: usize) -> (Vec<i32>, Vec<u8>) {
+pub(crate) fn integers(
+    compute: &Compute,
+    bits: u8,
+    tokens: usize,
+    inputs: usize,
+    neurons: usize,
+) -> (Vec<i32>, Vec<u8>) {
     let weights = codes(neurons * inputs, 7, 1 << bits);
     let packed = pack(&weights, bits, neurons, inputs).expect("a good matrix");
     let weights = PackedWeights::new(bits, neurons, inputs, &packed).expect("just packed");
