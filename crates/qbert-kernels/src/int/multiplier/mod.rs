@@ -127,9 +127,11 @@ implementations! {
     // After the portable one, so that it is chosen only by name: AMX's blocks and edges for tests on any CPU.
     AmxSoftware: amx::Amx<amx::Software, portable::Portable> = "amx-software";
     #[cfg(test)] Rearranged: rearranged::Rearranged = "rearranged";
-    // The instructions of `amx`, emulated where the CPU lacks them.
+    // The instructions of `amx` and `avx-vnni`, emulated where the CPU lacks them.
     #[cfg(all(test, target_os = "linux"))]
     AmxTrapped: trap::Trapped<amx::Amx<amx::Hardware, portable::Portable>> = "amx-trapped" if "x86_64";
+    #[cfg(all(test, target_os = "linux"))]
+    AvxVnniTrapped: trap::Trapped<avx_vnni::AvxVnni> = "avx-vnni-trapped" if "x86_64";
 }
 
 /// What multiplies codes of activations with codes of weights. Every multiplier gives the same integers.

@@ -8,9 +8,10 @@ use std::fmt::{self, Write};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, Register};
+use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, OpKind, Register};
 
 use super::tiles::{Fault, Tiles};
+use super::vectors::{Vectors, dot_products, prepare};
 
 /// Proof that SIGILL is handled here.
 #[derive(Clone, Copy)]
@@ -43,6 +44,7 @@ impl Handler {
             // The decoder makes its tables when it is first used, which takes memory: here, not in the handler.
             let tilerelease = decode(&[0xC4, 0xE2, 0x78, 0x49, 0xC0], 0).expect("a whole instruction");
             assert_eq!(tilerelease.code(), Code::VEX_Tilerelease);
+            prepare();
             // SAFETY: all zeros are a valid action with an empty mask. The handler has the signature that SA_SIGINFO asks
             // for, and stays there for ever.
             let result = unsafe {
@@ -99,7 +101,10 @@ enum Refusal {
 /// Emulates the instruction at which the thread stopped.
 fn step(frame: &mut Frame) -> Result<(), Refusal> {
     let instruction = fetch(frame.registers[RIP]).ok_or(Refusal::Unknown)?;
-    execute_on_tiles(frame, &instruction)?;
+    match instruction.code() {
+        Code::VEX_Vpdpbusd_ymm_ymm_ymmm256 => execute_on_vectors(frame, &instruction)?,
+        _ => execute_on_tiles(frame, &instruction)?,
+    }
     frame.registers[RIP] = instruction.next_ip();
     Ok(())
 }
@@ -162,6 +167,23 @@ fn execute_on_tiles(frame: &Frame, instruction: &Instruction) -> Result<(), Refu
         };
         done.map_err(|fault| Refusal::Fault(code, fault))
     })
+}
+
+/// Executes `vpdpbusd` on 256-bit registers.
+fn execute_on_vectors(frame: &Frame, instruction: &Instruction) -> Result<(), Refusal> {
+    let register = |operand: u32| instruction.op_register(operand) as usize - Register::YMM0 as usize;
+    // SAFETY: Linux has handed over the area together with the frame; nothing else uses it.
+    let mut vectors = unsafe { Vectors::new(frame.vectors) }.ok_or(Refusal::Unknown)?;
+    let last = if instruction.op2_kind() == OpKind::Memory {
+        let address = Operands { frame, instruction }.address()?;
+        // SAFETY: the instruction itself would read this address; who wrote it promises that it may.
+        unsafe { pointer::<[u8; 32]>(address).read_unaligned() }
+    } else {
+        vectors.read(register(2))
+    };
+    let (sums, factors) = (vectors.read(register(0)), vectors.read(register(1)));
+    vectors.write(register(0), dot_products(sums, factors, last));
+    Ok(())
 }
 
 fn row_address(start: u64, stride: u64, row: usize) -> u64 {

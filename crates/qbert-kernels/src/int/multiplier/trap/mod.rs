@@ -11,6 +11,7 @@
 mod handler;
 mod tests;
 mod tiles;
+mod vectors;
 
 use super::Multiply;
 use crate::int::tile::{Rows, TileAddresses};
