@@ -5,6 +5,8 @@ use std::arch::x86_64::*;
 
 use super::Multiply;
 use super::avx2::Avx2Pairs;
+#[cfg(all(test, target_os = "linux"))]
+use super::trap::{Handler, Trappable};
 use crate::int::layout::{CELL, CELL_INPUTS};
 use crate::int::tile::TileAddresses;
 use crate::simd::InstructionSet;
@@ -34,6 +36,13 @@ impl Multiply for AvxVnni {
     unsafe fn multiply(self, tile: &TileAddresses) {
         // SAFETY: passed on from the caller.
         unsafe { multiply(self, tile) }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+impl Trappable for AvxVnni {
+    fn trapped(_: Handler) -> Option<Self> {
+        Avx2Pairs::detect().map(Self)
     }
 }
 

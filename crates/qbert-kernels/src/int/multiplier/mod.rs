@@ -21,6 +21,8 @@ mod portable;
 mod rearranged;
 #[cfg(any(test, target_arch = "aarch64"))]
 mod row_pairs;
+#[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
+mod trap;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
@@ -113,7 +115,7 @@ pub(super) trait Multiply: Copy {
 implementations! {
     /// A multiplier that this CPU has.
     enum Choice, dispatch $with_multiplier;
-    Amx: amx::Amx<amx::Hardware> = "amx" if "x86_64";
+    Amx: amx::Amx<amx::Hardware, vnni::Vnni> = "amx" if "x86_64";
     Vnni: vnni::Vnni = "avx512-vnni" if "x86_64";
     Avx512: avx512::Avx512Pairs = "avx512" if "x86_64";
     AvxVnni: avx_vnni::AvxVnni = "avx-vnni" if "x86_64";
@@ -123,8 +125,13 @@ implementations! {
     Neon: neon::NeonPairs = "neon" if "aarch64";
     Portable: portable::Portable = "portable";
     // After the portable one, so that it is chosen only by name: AMX's blocks and edges for tests on any CPU.
-    AmxSoftware: amx::Amx<amx::Software> = "amx-software";
+    AmxSoftware: amx::Amx<amx::Software, portable::Portable> = "amx-software";
     #[cfg(test)] Rearranged: rearranged::Rearranged = "rearranged";
+    // The instructions of `amx` and `avx-vnni`, emulated where the CPU lacks them.
+    #[cfg(all(test, target_os = "linux"))]
+    AmxTrapped: trap::Trapped<amx::Amx<amx::Hardware, portable::Portable>> = "amx-trapped" if "x86_64";
+    #[cfg(all(test, target_os = "linux"))]
+    AvxVnniTrapped: trap::Trapped<avx_vnni::AvxVnni> = "avx-vnni-trapped" if "x86_64";
 }
 
 /// What multiplies codes of activations with codes of weights. Every multiplier gives the same integers.

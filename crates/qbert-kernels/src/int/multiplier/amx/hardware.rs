@@ -9,14 +9,13 @@ use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use std::cell::Cell;
 use std::sync::OnceLock;
 
-use super::super::vnni::Vnni;
-use super::{Multiply, ROW_BYTES, Shape, TileUnit, agrees_with_software};
-use crate::simd::InstructionSet;
+#[cfg(all(test, target_os = "linux"))]
+use super::super::trap::Handler;
+use super::{ROW_BYTES, Shape, TileUnit, agrees_with_software};
 
-/// Proof that the CPU has AMX with bytes (and AVX-512 with VNNI, as every such CPU has), that the system lets this process
-/// use it, and that it computes the right sums.
+/// Proof that the CPU has AMX with bytes, that the system lets this process use it, and that it computes the right sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Hardware(Vnni);
+pub(crate) struct Hardware(());
 
 /// What `ldtilecfg` reads.
 #[repr(C, align(64))]
@@ -44,19 +43,21 @@ thread_local! {
     static SHAPE: Cell<Option<Shape>> = const { Cell::new(None) };
 }
 
+#[cfg(all(test, target_os = "linux"))]
+impl Hardware {
+    /// The unit where the CPU has none: every instruction is refused, and then emulated.
+    pub(super) fn trapped(_: Handler) -> Self {
+        // Otherwise some instructions would run and others be refused, and they would not share their tiles.
+        assert!(!cpu_has_tiles(), "this CPU has AMX, but Linux refuses its use, or its sums are wrong");
+        Self(())
+    }
+}
+
 impl TileUnit for Hardware {
     fn detect() -> Option<Self> {
         static PERMITTED: OnceLock<bool> = OnceLock::new();
-        let unit = Self(Vnni::detect()?);
+        let unit = Self(());
         PERMITTED.get_or_init(|| cpu_has_tiles() && ask_for_tiles() && agrees_with_software(unit)).then_some(unit)
-    }
-
-    fn instruction_set(self) -> InstructionSet {
-        self.0.instruction_set()
-    }
-
-    fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]) {
-        self.0.widen(bits, packed, cells);
     }
 
     fn forget(self) {
@@ -94,12 +95,6 @@ impl TileUnit for Hardware {
     }
 
     #[inline(always)]
-    unsafe fn load_starts<const T: usize>(self, start: *const i32) {
-        // SAFETY: a stride of 0 reads the same 64 bytes for every row; the caller promises sixteen integers.
-        unsafe { self.load_rows::<T>(start.cast(), 0) };
-    }
-
-    #[inline(always)]
     unsafe fn load_rows<const T: usize>(self, rows: *const u8, stride: usize) {
         // SAFETY: the proof says that the instruction may be executed, and the caller promises the rows. No compiled code
         // uses tiles, so that their content stays from one instruction to the next.
@@ -129,7 +124,7 @@ impl TileUnit for Hardware {
 }
 
 /// Whether the CPU has tiles of bytes and the system saves them between threads.
-fn cpu_has_tiles() -> bool {
+pub(super) fn cpu_has_tiles() -> bool {
     const OSXSAVE: u32 = 1 << 27;
     const AMX_TILE: u32 = 1 << 24;
     const AMX_INT8: u32 = 1 << 25;
@@ -147,7 +142,7 @@ fn cpu_has_tiles() -> bool {
 /// Asks Linux for the use of tiles by all threads of this process. It may refuse, for example when a thread has a signal
 /// stack that is too small for them.
 #[cfg(target_os = "linux")]
-fn ask_for_tiles() -> bool {
+pub(super) fn ask_for_tiles() -> bool {
     const ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
     const TILE_DATA: u64 = 18;
@@ -166,6 +161,6 @@ fn ask_for_tiles() -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn ask_for_tiles() -> bool {
+pub(super) fn ask_for_tiles() -> bool {
     false
 }

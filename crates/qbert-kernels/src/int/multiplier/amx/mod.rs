@@ -8,13 +8,17 @@
 //! never waits for loads from the first-level cache.
 //!
 //! The instructions are behind [`TileUnit`]. [`Hardware`] executes them, and [`Software`] does the same on arrays, so
-//! that blocking, layout and edges are tested on every CPU.
+//! that blocking, layout and edges are tested on every CPU. The tests also execute the instructions themselves on CPUs
+//! without AMX (`super::trap`).
 
 #[cfg(target_arch = "x86_64")]
 mod hardware;
 mod software;
+#[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
+mod trapped;
 
 use super::Multiply;
+use super::portable::Portable;
 use crate::int::layout::CELL;
 use crate::int::tile::{PANEL, TileAddresses};
 use crate::simd::InstructionSet;
@@ -62,12 +66,6 @@ trait TileUnit: Copy {
     /// The proof that the instructions may be executed, or `None`.
     fn detect() -> Option<Self>;
 
-    /// The weakest instruction set with which this unit is chosen by itself.
-    fn instruction_set(self) -> InstructionSet;
-
-    /// Widens packed codes as [`Multiply::widen`] does.
-    fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]);
-
     /// Forgets what this thread's tiles were configured for: other code may have used them since.
     fn forget(self);
 
@@ -81,7 +79,11 @@ trait TileUnit: Copy {
     ///
     /// # Safety
     /// Sixteen integers must be readable at `start`, and the tiles configured.
-    unsafe fn load_starts<const T: usize>(self, start: *const i32);
+    #[inline(always)]
+    unsafe fn load_starts<const T: usize>(self, start: *const i32) {
+        // SAFETY: a stride of 0 reads the same 64 bytes for every row; the caller promises sixteen integers.
+        unsafe { self.load_rows::<T>(start.cast(), 0) };
+    }
 
     /// Loads rows of 64 bytes that are `stride` bytes apart: as many as the tile has.
     ///
@@ -102,17 +104,19 @@ trait TileUnit: Copy {
     unsafe fn store_sums<const T: usize>(self, sums: *mut i32, stride: usize);
 }
 
-/// A multiplier on tiles.
+/// A multiplier on tiles. Another multiplier widens the packed codes: tiles cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Amx<U>(U);
+pub(crate) struct Amx<U, W>(U, W);
 
-impl<U: TileUnit> Multiply for Amx<U> {
+impl<U: TileUnit, W: Multiply> Multiply for Amx<U, W> {
     fn detect() -> Option<Self> {
-        U::detect().map(Self)
+        // The vectors come first: it takes more to ask for tiles.
+        let widener = W::detect()?;
+        U::detect().map(|unit| Self(unit, widener))
     }
 
     fn instruction_set(self) -> InstructionSet {
-        self.0.instruction_set()
+        self.1.instruction_set()
     }
 
     fn rows(self, _bits: u8) -> usize {
@@ -124,7 +128,7 @@ impl<U: TileUnit> Multiply for Amx<U> {
     }
 
     fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]) {
-        self.0.widen(bits, packed, cells);
+        self.1.widen(bits, packed, cells);
     }
 
     // Tiles are configured by the first product. They are released after every task rather than before a thread sleeps:
@@ -233,7 +237,7 @@ fn agrees_with_software<U: TileUnit>(unit: U) -> bool {
         unsafe { multiplier.multiply(tile) };
         multiplier.end();
     }
-    sums_of(&|tile| run(Amx(unit), tile)) == sums_of(&|tile| run(Amx(Software), tile))
+    sums_of(&|tile| run(Amx(unit, Portable), tile)) == sums_of(&|tile| run(Amx(Software, Portable), tile))
 }
 
 #[cfg(test)]
@@ -248,12 +252,6 @@ mod tests {
         fn detect() -> Option<Self> {
             Some(Self)
         }
-        fn instruction_set(self) -> InstructionSet {
-            Software.instruction_set()
-        }
-        fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]) {
-            Software.widen(bits, packed, cells);
-        }
         fn forget(self) {
             Software.forget();
         }
@@ -262,10 +260,6 @@ mod tests {
         }
         fn release(self) {
             Software.release();
-        }
-        unsafe fn load_starts<const T: usize>(self, start: *const i32) {
-            // SAFETY: passed on.
-            unsafe { Software.load_starts::<T>(start) };
         }
         unsafe fn load_rows<const T: usize>(self, rows: *const u8, stride: usize) {
             // SAFETY: passed on.

@@ -3,9 +3,7 @@
 
 use std::cell::RefCell;
 
-use super::super::portable::Portable;
-use super::{Multiply, ROW_BYTES, Shape, TILE_CELLS, TILE_ROWS, TileUnit};
-use crate::simd::InstructionSet;
+use super::{ROW_BYTES, Shape, TILE_CELLS, TILE_ROWS, TileUnit};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Software;
@@ -37,14 +35,6 @@ impl TileUnit for Software {
         Some(Self)
     }
 
-    fn instruction_set(self) -> InstructionSet {
-        Portable.instruction_set()
-    }
-
-    fn widen(self, bits: u8, packed: &[u8], cells: &mut [u8]) {
-        Portable.widen(bits, packed, cells);
-    }
-
     // Other code may do anything to the tiles.
     fn forget(self) {
         TILES.with_borrow_mut(|tiles| {
@@ -64,11 +54,6 @@ impl TileUnit for Software {
 
     fn release(self) {
         TILES.with_borrow_mut(|tiles| tiles.shape = None);
-    }
-
-    unsafe fn load_starts<const T: usize>(self, start: *const i32) {
-        // SAFETY: a stride of 0 reads the same 64 bytes for every row; the caller promises sixteen integers.
-        unsafe { self.load_rows::<T>(start.cast(), 0) };
     }
 
     unsafe fn load_rows<const T: usize>(self, rows: *const u8, stride: usize) {
