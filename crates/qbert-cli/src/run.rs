@@ -210,6 +210,8 @@ impl Options {
         let Training { recipe, max_train, .. } = &self.training;
         recipe.apply(&mut job.finetune.settings);
         recipe.apply_to_both(&mut job.quantize.settings);
+        job.finetune.settings.precision = recipe.precision(&job.path(qbert_pipeline::run::FINETUNED))?;
+        job.quantize.settings.precision = recipe.precision(&job.path(qbert_pipeline::run::CHECKPOINT))?;
         job.finetune.max_train = max_train.or(job.finetune.max_train);
         job.quantize.max_train = max_train.or(job.quantize.max_train);
         let own = &self.quantization;

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use qbert_kernels::Kernels;
 use qbert_pipeline::Result;
 use qbert_tasks::Task;
 use qbert_train::finetune::Finetune;
-use qbert_train::trainer::{Settings, TrainingPrecision};
+use qbert_train::trainer::{Settings, TrainingPrecision, recorded_precision};
 
-use super::model;
+use super::{kernel_error, model};
 use super::reading::Reading;
 
 /// Model, data and recipe of a training run.
@@ -73,7 +74,8 @@ pub(crate) struct Recipe {
     /// Seed of everything random.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Products of training in f32 or bf16 [default: f32].
+    /// Products of training in f32 or bf16 [default: bf16 if the CPU has instructions for it; a run that is continued keeps
+    /// its own].
     #[arg(long, value_name = "f32|bf16")]
     precision: Option<TrainingPrecision>,
 }
@@ -92,9 +94,16 @@ impl Recipe {
         settings.accumulate = self.accumulate.unwrap_or(settings.accumulate);
         settings.warmup = self.warmup.unwrap_or(settings.warmup);
         settings.seed = self.seed.unwrap_or(settings.seed);
-        settings.precision = self.precision.unwrap_or(settings.precision);
         settings.optimizer.weight_decay = self.weight_decay.unwrap_or(settings.optimizer.weight_decay);
         settings.optimizer.clip = self.clip.unwrap_or(settings.optimizer.clip);
+    }
+}
+
+impl Recipe {
+    /// The precision of a training in this directory.
+    pub(crate) fn precision(&self, directory: &Path) -> Result<TrainingPrecision> {
+        let usual = || Ok(TrainingPrecision::fastest(Kernels::detect().map_err(kernel_error)?));
+        self.precision.or_else(|| recorded_precision(directory)).map_or_else(usual, Ok)
     }
 }
 
@@ -114,6 +123,7 @@ impl Training {
         let task = self.reading.task()?;
         let mut settings = recipe(task);
         self.recipe.apply(&mut settings);
+        settings.precision = self.recipe.precision(self.out())?;
         let model = model::directory(self.model.as_deref().unwrap_or_default(), quiet)?;
         Ok(Finetune {
             data: self.reading.source(&self.train, &model)?,

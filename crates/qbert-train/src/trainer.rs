@@ -27,6 +27,7 @@ use crate::random::Stream;
 use crate::state::Position;
 
 pub use qbert_documents::StepRecord;
+pub use directory::recorded_precision;
 pub use settings::{Settings, TrainingPrecision};
 
 /// What the run reads and writes.

@@ -10,7 +10,7 @@ use qbert_model::lock::DirectoryLock;
 use qbert_model::{atomic, update_checkpoint};
 use serde::Serialize;
 
-use super::{Outcome, Run, Trainer};
+use super::{Outcome, Run, Trainer, TrainingPrecision};
 use crate::error::{Error, Result};
 use crate::evaluate::{self, Evaluation};
 use crate::qat::files;
@@ -23,6 +23,19 @@ const METRICS: &str = "metrics.json";
 fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Error + use<> {
     let path = path.to_owned();
     move |source| Error::Io { path, action, source }
+}
+
+/// The precision of the training in a directory, finished or not; `None` if there is none, or if its files cannot be read,
+/// of which the trainer tells.
+///
+/// A run that says nothing about the precision takes what suits the CPU. This is for continuing it on another one.
+pub fn recorded_precision(directory: &Path) -> Option<TrainingPrecision> {
+    let of_state = || Some(state::read(&directory.join(STATE), &mut []).ok()?.settings);
+    let of_metrics = || Some(qbert_documents::read::<TrainingMetrics>(&directory.join(METRICS)).ok()?.run);
+    let run = of_state().or_else(of_metrics)?;
+    // Older runs had no choice.
+    let recorded = run.get("settings")?.get("precision").cloned();
+    recorded.map_or(Some(TrainingPrecision::F32), |value| serde_json::from_value(value).ok())
 }
 
 impl Trainer<'_> {
