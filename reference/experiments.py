@@ -113,7 +113,7 @@ def recipe_jobs(place, task, rate):
 
 
 # Steps of fine-tuning, and of distilled training at 2/3 bits, in the comparison of f32 with bf16; the learning rate.
-PRECISION = {"conll03": (878, 200, "3e-4"), "sst2": (750, 200, "1e-4")}
+PRECISION = {"conll03": (439, 200, "3e-4"), "sst2": (439, 200, "1e-4")}
 
 
 def precision_jobs(place, task):
@@ -125,7 +125,7 @@ def precision_jobs(place, task):
             out = root / f"{task}-{precision}-{seed}"
             command = [str(place.bin / "qbert"), "finetune", "--model", "minilm", "--task", task, *files(place, task)]
             command += ["--out", str(out), "--batch", "32", "--lr", rate, "--precision", precision, "--seed", seed, "--resume"]
-            command += ["--epochs", "1", "--max-train", str(32 * tuning)] if task == "sst2" else ["--epochs", "2"]
+            command += ["--epochs", "1", "--max-train", str(32 * tuning)]
             yield Job(f"precision finetune {task} {precision} {seed}", out.with_suffix(".done"), command)
     model = root / f"{task}-f32-1"
     for precision in ["f32", "bf16"]:

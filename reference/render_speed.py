@@ -107,11 +107,29 @@ def training(name, found):
     what = found["what"].removesuffix(", in turn; medians").replace(" beside the PyTorch script for the same work", " against PyTorch")
     yield f"## {what}\n"
     yield f"`{found['command']}` (`results/{name}`)\n"
+    if "cpu" in found:
+        yield f"{found['cpu']}; features {', '.join(found['cpu_features'])}; kernels `{found['kernels']}`.\n"
+    if "programs" in works[0]:
+        yield from precisions(works)
+        return
     yield "| work | qbert ms | PyTorch ms | ratio | target | memory ratio |"
     yield "|---|---|---|---|---|---|"
     for work in works:
         yield (f"| {work['work']}, {work['threads']} threads | {work['qbert']['ms']} | {work['pytorch']['ms']} "
                f"| {work['time_ratio']} | {work['target_ratio']} | {work['memory_ratio']} |")
+    yield ""
+
+
+def precisions(works):
+    """Training with products in f32 and in bf16: ours in bf16 against the faster of PyTorch's."""
+    names = list(works[0]["programs"])
+    yield f"| work | {' | '.join(f'{name}, ms' for name in names)} | ratio | target | memory ratio |"
+    yield "|---" * (len(names) + 4) + "|"
+    for work in works:
+        compared = work["compared"]
+        times = [f"**{own['ms']}**" if name in compared else str(own["ms"]) for name, own in work["programs"].items()]
+        yield (f"| {work['work']}, {work['threads']} threads | {' | '.join(times)} | {work['time_ratio']} "
+               f"| {work['target_ratio']} | {work['memory_ratio']} |")
     yield ""
 
 

@@ -54,8 +54,8 @@ def main():
             found.setdefault(f"qbert {precision}", []).extend(lines([*qbert, *our_flags]))
             found.setdefault(f"pytorch {precision}", []).extend(lines([*script, *their_flags], cwd=options.peers))
         print(f"round {repeat + 1} of {options.repeats} done", file=sys.stderr)
-    computer = found["qbert f32"][0].get("computer")
-    on_amx = options.what == "train" and "amx_int8" in json.dumps(computer)
+    computer = {name: found["qbert f32"][0][name] for name in ("cpu", "cpu_features", "kernels")}
+    on_amx = options.what == "train" and "amx_int8" in computer["cpu_features"]
     works = []
     for work, target in TARGETS["train on AMX" if on_amx else options.what].items():
         row = {"work": work, "threads": options.threads, "target_ratio": target, "programs": {}}
@@ -80,7 +80,7 @@ def main():
         "what": f"`qbert bench {options.what}` beside the PyTorch script for the same work, MiniLM-L6, in turn; medians",
         "command": f"python reference/bench/beside_pytorch.py {options.what} --qbert target/release/qbert --model minilm "
                    f"--sst2 train.tsv --peers PEERS --python PYTHON --repeats {options.repeats} --out {options.out.name}",
-        "computer": computer,
+        **computer,
         "load_before": round(load, 2),
         "works": works,
     }

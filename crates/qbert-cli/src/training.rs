@@ -10,8 +10,8 @@ use qbert_tasks::Task;
 use qbert_train::finetune::Finetune;
 use qbert_train::trainer::{Settings, TrainingPrecision, recorded_precision};
 
-use super::{kernel_error, model};
 use super::reading::Reading;
+use super::{kernel_error, model};
 
 /// Model, data and recipe of a training run.
 #[derive(Debug, Args)]

@@ -191,11 +191,31 @@ impl Compute {
     /// # Panics
     /// When the lengths differ.
     pub fn dot(&self, a: &[f32], b: &[f32]) -> f64 {
+        self.sum_of_pairs(a, b, Kernels::dot)
+    }
+
+    /// [`Kernels::squared_distance`] over all threads, in the same order.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn squared_distance(&self, a: &[f32], b: &[f32]) -> f64 {
+        self.sum_of_pairs(a, b, Kernels::squared_distance)
+    }
+
+    /// [`Kernels::divergence`] over all threads, in the same order.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn divergence(&self, p: &[f32], q: &[f32]) -> f64 {
+        self.sum_of_pairs(p, q, Kernels::divergence)
+    }
+
+    fn sum_of_pairs(&self, a: &[f32], b: &[f32], sum: fn(Kernels, &[f32], &[f32]) -> f64) -> f64 {
         check_lengths(&[a.len(), b.len()]);
         let tasks = a.len().div_ceil(CHUNK);
         let sums = self.threads.map(tasks, |chunk| {
             let n = CHUNK.min(a.len() - chunk * CHUNK);
-            self.kernels.dot(part(a, chunk, n), part(b, chunk, n))
+            sum(self.kernels, part(a, chunk, n), part(b, chunk, n))
         });
         sums.iter().sum()
     }

@@ -17,7 +17,7 @@
 //! | residual + LayerNorm | [`layer_norm_forward`](Kernels::layer_norm_forward), `_backward`, `_forward_tangent`, `_backward_tangent` | the same |
 //! | AdamW | [`adamw`](Kernels::adamw) | the same |
 //! | dropout without a mask | [`dropout`](Kernels::dropout) with [`DropoutKey`] | the same |
-//! | sums | [`dot`](Kernels::dot), `sum_of_squares`, `sum`, `add_column_sums` | `dot`, `sum_of_squares`, `add_column_sums` |
+//! | sums | [`dot`](Kernels::dot), `sum_of_squares`, `squared_distance`, `divergence`, `sum`, `add_column_sums` | the same but `sum` |
 //! | elementwise | `add_scaled`, `scale`, `add`, `add_product`, `tanh`, `tanh_backward` | `add_scaled`, `scale` |
 //!
 //! Integer inference is in its own module, [`int`].

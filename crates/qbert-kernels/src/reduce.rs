@@ -8,6 +8,7 @@
 use crate::cpu::Kernels;
 use crate::gemm::MatRef;
 use crate::simd::loops::{Terms, sums};
+use crate::simd::math::ln;
 use crate::simd::{Kernel, Simd};
 
 /// Elements per block of a long sum.
@@ -35,6 +36,32 @@ impl Terms<1, 1> for Elements {
     #[inline(always)]
     fn terms<S: Simd>(&self, _: S, a: [S::F32; 1]) -> [S::F32; 1] {
         a
+    }
+}
+
+/// Terms of `Σ (a - b)²`.
+struct SquaredDifferences;
+
+impl Terms<2, 1> for SquaredDifferences {
+    #[inline(always)]
+    fn terms<S: Simd>(&self, simd: S, [a, b]: [S::F32; 2]) -> [S::F32; 1] {
+        let difference = simd.sub(a, b);
+        [simd.mul(difference, difference)]
+    }
+}
+
+/// Terms of `Σ p·ln(p / q)`.
+struct Divergences;
+
+/// Smaller probabilities count as this one where their logarithm is taken.
+const SMALLEST_PROBABILITY: f32 = 1e-30;
+
+impl Terms<2, 1> for Divergences {
+    #[inline(always)]
+    fn terms<S: Simd>(&self, simd: S, [p, q]: [S::F32; 2]) -> [S::F32; 1] {
+        let smallest = simd.splat(SMALLEST_PROBABILITY);
+        let (of_p, of_q) = (ln(simd, simd.max(smallest, p)), ln(simd, simd.max(smallest, q)));
+        [simd.mul(p, simd.sub(of_p, of_q))]
     }
 }
 
@@ -114,6 +141,25 @@ impl Kernels {
     /// `Σ a²`; infinite when the squares of one block overflow f32 (|a| of 5e17 and more).
     pub fn sum_of_squares(self, a: &[f32]) -> f64 {
         self.run(BlockSums { terms: Squares, inputs: [a] })
+    }
+
+    /// `Σ (a - b)²`, in the same order.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn squared_distance(self, a: &[f32], b: &[f32]) -> f64 {
+        assert!(a.len() == b.len(), "distance of {} and {} elements", a.len(), b.len());
+        self.run(BlockSums { terms: SquaredDifferences, inputs: [a, b] })
+    }
+
+    /// `Σ p·ln(p / q)` of probabilities, in the same order: the divergence of `p` from `q`. Probabilities below 1e-30 count
+    /// as 1e-30 in the logarithm.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn divergence(self, p: &[f32], q: &[f32]) -> f64 {
+        assert!(p.len() == q.len(), "divergence of {} and {} elements", p.len(), q.len());
+        self.run(BlockSums { terms: Divergences, inputs: [p, q] })
     }
 
     /// `Σ a`.

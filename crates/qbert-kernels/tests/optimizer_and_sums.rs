@@ -68,11 +68,39 @@ fn sums_agree_with_f64() {
             let want: f64 = terms.iter().sum();
             let got = kernels.dot(&a, &b);
             assert!((got - want).abs() <= 3e-7 * size, "{length} products: {got} {want}");
+            let want: f64 = wide(&a).iter().zip(wide(&b)).map(|(a, b)| (a - b).powi(2)).sum();
+            let got = kernels.squared_distance(&a, &b);
+            assert!((got - want).abs() <= 3e-7 * want, "{length} squared differences: {got} {want}");
             let want: f64 = wide(&a).iter().sum();
             let size: f64 = wide(&a).iter().map(|a| a.abs()).sum();
             let got = kernels.sum(&a);
             assert!((got - want).abs() <= 3e-7 * size, "{length} elements: {got} {want}");
         }
+    });
+}
+
+#[test]
+fn divergences_agree_with_f64() {
+    for_every_kernel(|kernels| {
+        for length in LENGTHS {
+            // Probabilities of every size, and exact zeros.
+            let probabilities = |seed: u32| -> Vec<f32> {
+                let exponents = noise(length, seed, 60.0);
+                let values = exponents.iter().map(|x| if *x > 50.0 { 0.0 } else { (-x.abs()).exp2() });
+                values.collect()
+            };
+            let (p, q) = (probabilities(1), probabilities(2));
+            let term = |(p, q): (&f32, &f32)| {
+                let (p, q) = (f64::from(*p), f64::from(*q));
+                p * (p.max(1e-30).ln() - q.max(1e-30).ln())
+            };
+            let terms: Vec<f64> = p.iter().zip(&q).map(term).collect();
+            let (want, size) = (terms.iter().sum::<f64>(), terms.iter().map(|term| term.abs()).sum::<f64>());
+            let got = kernels.divergence(&p, &q);
+            assert!((got - want).abs() <= 1e-6 * size.max(1e-3), "{length} terms: {got} {want}");
+        }
+        assert!(kernels.divergence(&[f32::NAN], &[0.5]).is_nan());
+        assert!(kernels.divergence(&[0.5], &[f32::NAN]).is_nan());
     });
 }
 

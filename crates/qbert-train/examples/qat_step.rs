@@ -108,8 +108,9 @@ fn student(name: &str, machine: &Machine, frozen: bool) -> Result<Student, Box<d
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (flags, arguments): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|word| word == "--json");
-    let json = !flags.is_empty();
+    let (flags, arguments): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|word| word.starts_with("--"));
+    let json = flags.iter().any(|flag| flag == "--json");
     let number = |index: usize, usual: usize| arguments.get(index).map_or(Ok(usual), |text| text.parse());
     let directory = arguments.first().ok_or("which checkpoint?")?;
     let (threads, rounds, tokens) = (number(1, 1)?, number(2, 9)?, number(3, 24)?);

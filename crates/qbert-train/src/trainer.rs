@@ -26,8 +26,8 @@ use crate::qat::{ModelWeights, QuantizedPass};
 use crate::random::Stream;
 use crate::state::Position;
 
-pub use qbert_documents::StepRecord;
 pub use directory::recorded_precision;
+pub use qbert_documents::StepRecord;
 pub use settings::{Settings, TrainingPrecision};
 
 /// What the run reads and writes.

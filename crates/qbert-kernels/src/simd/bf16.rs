@@ -4,25 +4,8 @@
 //! A bf16 is the upper half of an f32. Two of them share a 32-bit lane, where an f32 would stand: the one that comes first
 //! is in the lower half.
 
-use super::{MAX_LANES, Simd};
-
-/// The lanes of a vector in memory, where integer operations on them are plain Rust. The compiler makes vectors of them
-/// again.
-#[inline(always)]
-fn lanes<S: Simd>(simd: S, vector: S::F32) -> [u32; MAX_LANES] {
-    let mut floats = [0.0; MAX_LANES];
-    simd.store(&mut floats, vector);
-    floats.map(f32::to_bits)
-}
-
-#[inline(always)]
-fn vector<S: Simd>(simd: S, lane: impl Fn(usize) -> u32) -> S::F32 {
-    let mut floats = [0.0; MAX_LANES];
-    for (index, float) in floats.iter_mut().enumerate().take(S::LANES) {
-        *float = f32::from_bits(lane(index));
-    }
-    simd.load(&floats)
-}
+use super::Simd;
+use super::lanes::{lanes, vector};
 
 /// Rounds to nearest, ties to even; subnormal numbers become zeros, and a NaN stays one.
 #[inline(always)]
@@ -59,10 +42,11 @@ pub(super) fn neighbour_pairs<S: Simd>(simd: S, first: S::F32, second: S::F32) -
 #[inline(always)]
 pub(super) fn add_products<S: Simd>(simd: S, a: S::F32, b: S::F32, sums: S::F32) -> S::F32 {
     let (a, b) = (lanes(simd, a), lanes(simd, b));
-    let high = |bits: &[u32; MAX_LANES]| vector(simd, |lane| bits[lane] & 0xffff_0000);
-    let low = |bits: &[u32; MAX_LANES]| vector(simd, |lane| bits[lane] << 16);
-    let upper = without_subnormals(simd, simd.mul_add(high(&a), high(&b), sums));
-    without_subnormals(simd, simd.mul_add(low(&a), low(&b), upper))
+    // No closure around operations of the set: they would be compiled without its features.
+    let (high_a, high_b) = (vector(simd, |lane| a[lane] & 0xffff_0000), vector(simd, |lane| b[lane] & 0xffff_0000));
+    let (low_a, low_b) = (vector(simd, |lane| a[lane] << 16), vector(simd, |lane| b[lane] << 16));
+    let upper = without_subnormals(simd, simd.mul_add(high_a, high_b, sums));
+    without_subnormals(simd, simd.mul_add(low_a, low_b, upper))
 }
 
 /// Subnormal numbers become zeros of their sign.

@@ -5,6 +5,7 @@
 //! the accuracy of each kernel built on them is stated and tested where the kernel lives.
 
 use super::Simd;
+use super::lanes::{lanes, vector};
 
 /// Below this the result of [`exp`] would not be a normal number, and is 0.
 pub(crate) const EXP_LOWEST: f32 = -87.336_54;
@@ -53,6 +54,30 @@ pub(crate) fn exp<S: Simd>(simd: S, x: S::F32) -> S::F32 {
     let [tail] = polynomial(simd, [r], EXP_POLYNOMIAL);
     let mantissa = simd.add(simd.mul_add(simd.mul(r, r), tail, r), simd.splat(1.0));
     simd.select_less(x, lowest, simd.splat(0.0), simd.mul_exp2_integer(mantissa, n))
+}
+
+/// `(atanh(r) / r - 1) / r²` as a polynomial of `r²` for |r| <= 0.1716, highest power first: the Taylor series, whose next
+/// term is below 2e-9.
+const ATANH_POLYNOMIAL: [f32; 4] = [1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0];
+
+/// The natural logarithm of positive normal numbers, NaN for NaN and infinity; the absolute error is below
+/// 1e-7·max(1, |ln x|).
+#[inline(always)]
+pub(crate) fn ln<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+    // x = m·2^e with m from √½ to √2. The offset of the bits moves the limit between two exponents there.
+    const OFFSET: u32 = 0x3f80_0000 - 0x3f35_04f3;
+    let bits = lanes(simd, x);
+    let exponent = |lane: usize| (bits[lane].wrapping_add(OFFSET) >> 23).cast_signed() - 127;
+    let e = vector(simd, |lane| (exponent(lane) as f32).to_bits());
+    let m = vector(simd, |lane| bits[lane].wrapping_sub((exponent(lane) << 23).cast_unsigned()));
+    // ln m = 2·atanh((m - 1) / (m + 1))
+    let r = simd.div(simd.sub(m, simd.splat(1.0)), simd.add(m, simd.splat(1.0)));
+    let square = simd.mul(r, r);
+    let [tail] = polynomial(simd, [square], ATANH_POLYNOMIAL);
+    let twice = simd.add(r, r);
+    let of_mantissa = simd.mul_add(simd.mul(twice, square), tail, twice);
+    // The difference is 0, or NaN where there is no logarithm.
+    simd.mul_add(e, simd.splat(std::f32::consts::LN_2), simd.add(of_mantissa, simd.sub(x, x)))
 }
 
 /// Below this `2^x` is not a normal number.

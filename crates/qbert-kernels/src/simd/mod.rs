@@ -16,6 +16,7 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 mod bf16;
 mod fused;
+mod lanes;
 pub(crate) mod loops;
 pub(crate) mod math;
 #[cfg(target_arch = "aarch64")]

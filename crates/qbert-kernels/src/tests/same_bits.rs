@@ -117,6 +117,8 @@ fn sums(kernels: Kernels, numbers: Numbers, length: usize, results: &mut Results
     let (a, b) = (numbers.take(length, 5), numbers.take(length, 6));
     results.push(("dot", bits_of_sum(kernels.dot(&a, &b))));
     results.push(("sum_of_squares", bits_of_sum(kernels.sum_of_squares(&a))));
+    results.push(("squared_distance", bits_of_sum(kernels.squared_distance(&a, &b))));
+    results.push(("divergence", bits_of_sum(kernels.divergence(&a, &b))));
     results.push(("sum", bits_of_sum(kernels.sum(&a))));
     results.push(("log_sum_exp", bits(&[kernels.log_sum_exp(&a)])));
     for rows in [1, 2, 7] {

@@ -8,9 +8,10 @@
 //! | attention | mean over all rows of `KL(P_t ‖ P_s)` | `P_s − P_t` of the scaled scores |
 //!
 //! The softmaxes of the answers are those of the cross-entropy ([`super::loss`]): one per sequence, per labelled token,
-//! or per end of a span. Sums are in f64, in an order that does not depend on the number of threads.
+//! or per end of a span. Sums have an order that does not depend on the
+//! number of threads; those over hidden states and attention go over blocks in f32 and over the blocks in f64, since nothing
+//! but the log reads them.
 
-use libm::log;
 use qbert_kernels::{CHUNK, Compute};
 
 use super::loss::softmaxes;
@@ -53,12 +54,7 @@ pub fn answer_divergence((student, teacher): (&[f32], &[f32]), batch: &Batch, la
 
 /// The mean of `(s − t)²`.
 pub fn mean_square(compute: &Compute, student: &[f32], teacher: &[f32]) -> f64 {
-    let parts = compute.threads().map(student.len().div_ceil(CHUNK), |chunk| {
-        let part = chunk * CHUNK..((chunk + 1) * CHUNK).min(student.len());
-        let pairs = student[part.clone()].iter().zip(&teacher[part]);
-        pairs.map(|(s, t)| f64::from(s - t).powi(2)).sum::<f64>()
-    });
-    parts.iter().sum::<f64>() / student.len().max(1) as f64
+    compute.squared_distance(student, teacher) / student.len().max(1) as f64
 }
 
 /// `d += factor·(s − t)`.
@@ -71,16 +67,7 @@ pub fn add_difference(compute: &Compute, factor: f32, student: &[f32], teacher: 
     });
 }
 
-/// Smaller probabilities are raised to this before taking their logarithm.
-const SMALLEST: f32 = 1e-30;
-
 /// The sum over all rows of `KL(P_t ‖ P_s)`.
 pub fn divergence(compute: &Compute, student: &[f32], teacher: &[f32]) -> f64 {
-    let parts = compute.threads().map(student.len().div_ceil(CHUNK), |chunk| {
-        let part = chunk * CHUNK..((chunk + 1) * CHUNK).min(student.len());
-        let pairs = student[part.clone()].iter().zip(&teacher[part]);
-        let term = |s: f32, t: f32| f64::from(t) * log(f64::from(t.max(SMALLEST)) / f64::from(s.max(SMALLEST)));
-        pairs.map(|(&s, &t)| term(s, t)).sum::<f64>()
-    });
-    parts.iter().sum()
+    compute.divergence(teacher, student)
 }
