@@ -98,7 +98,6 @@ fn student(name: &str, machine: &Machine, frozen: bool) -> Result<Student, Box<d
     quantization.fit(&machine.compute, machine.weights.values())?;
     let settings = QatSettings {
         compensate: false,
-        dropout: true,
         calibration: 1,
         freeze: if frozen { 0.0 } else { 1.0 },
         distillation: distilled.then(Distillation::default),

@@ -4,8 +4,8 @@
 //! A bf16 is the upper half of an f32. Two of them share a 32-bit lane, where an f32 would stand: the one that comes first
 //! is in the lower half.
 
-use super::Simd;
 use super::lanes::{lanes, vector};
+use super::{Kernel, MAX_LANES, Simd};
 
 /// Rounds to nearest, ties to even; subnormal numbers become zeros, and a NaN stays one.
 #[inline(always)]
@@ -41,12 +41,30 @@ pub(super) fn neighbour_pairs<S: Simd>(simd: S, first: S::F32, second: S::F32) -
 /// [`Simd::bf16_add_products`].
 #[inline(always)]
 pub(super) fn add_products<S: Simd>(simd: S, a: S::F32, b: S::F32, sums: S::F32) -> S::F32 {
-    let (a, b) = (lanes(simd, a), lanes(simd, b));
-    // No closure around operations of the set: they would be compiled without its features.
-    let (high_a, high_b) = (vector(simd, |lane| a[lane] & 0xffff_0000), vector(simd, |lane| b[lane] & 0xffff_0000));
-    let (low_a, low_b) = (vector(simd, |lane| a[lane] << 16), vector(simd, |lane| b[lane] << 16));
-    let upper = without_subnormals(simd, simd.mul_add(high_a, high_b, sums));
-    without_subnormals(simd, simd.mul_add(low_a, low_b, upper))
+    let [a, b, sums] = [lanes(simd, a), lanes(simd, b), lanes(simd, sums)];
+    let found = simd.vectorize_apart(AddProducts { a, b, sums });
+    vector(simd, |lane| found[lane])
+}
+
+/// The products of one vector, as a function of its own: a micro-kernel has many places that call it, and its speed does
+/// not matter, since f32 is faster without the instruction.
+struct AddProducts {
+    a: [u32; MAX_LANES],
+    b: [u32; MAX_LANES],
+    sums: [u32; MAX_LANES],
+}
+
+impl Kernel for AddProducts {
+    type Output = [u32; MAX_LANES];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let Self { a, b, sums } = self;
+        let (high_a, high_b) = (vector(simd, |lane| a[lane] & 0xffff_0000), vector(simd, |lane| b[lane] & 0xffff_0000));
+        let (low_a, low_b) = (vector(simd, |lane| a[lane] << 16), vector(simd, |lane| b[lane] << 16));
+        let upper = without_subnormals(simd, simd.mul_add(high_a, high_b, vector(simd, |lane| sums[lane])));
+        lanes(simd, without_subnormals(simd, simd.mul_add(low_a, low_b, upper)))
+    }
 }
 
 /// Subnormal numbers become zeros of their sign.
