@@ -74,6 +74,7 @@
 //! checked: NaN and infinity propagate as each function documents.
 
 mod adamw;
+mod amx;
 mod compute;
 mod cpu;
 mod dropout;

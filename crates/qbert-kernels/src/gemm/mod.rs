@@ -20,9 +20,12 @@
 
 mod driver;
 mod element;
+mod micro;
 mod pack;
 mod product;
 mod tile;
+#[cfg(any(test, target_arch = "x86_64"))]
+mod tiles;
 mod view;
 
 pub use view::{MatMut, MatRef};
@@ -33,8 +36,10 @@ use std::ops::Range;
 use crate::compute::Compute;
 use crate::cpu::Kernels;
 use crate::scratch::part_bytes;
-use driver::{BLOCK_COLUMNS, LargeProduct, PackPanel, Panels, SizesOfSteps, SmallProduct};
-use element::{Bf16Pair, Element, Single};
+use crate::simd::{Bf16Set, InstructionSet, with_bf16_set, with_set};
+use driver::{BLOCK_COLUMNS, LargeProduct, PackPanel, Panels, SizesOf, SmallProduct};
+use element::Single;
+use micro::{Bf16Products, MicroKernel, Registers};
 use product::{Form, Product};
 
 /// What the inputs of a [`Compute`]'s large products are rounded to; sums are in f32 either way.
@@ -132,49 +137,51 @@ impl Compute {
             self.kernels().run(SmallProduct(product));
         } else {
             match self.products() {
-                ProductPrecision::F32 => self.large_product::<Single>(&product),
-                ProductPrecision::Bf16 => self.large_product::<Bf16Pair>(&product),
+                ProductPrecision::F32 => with_set!(self.kernels().set(), simd => {
+                    self.large_product(Registers::<_, Single>::new(simd), &product)
+                }),
+                ProductPrecision::Bf16 => with_bf16_set!(self.kernels().bf16(), products => {
+                    self.large_product(products.micro_kernel(), &product)
+                }),
             }
         }
     }
 
-    fn large_product<E: Element>(&self, product: &Product<'_>) {
+    fn large_product<M: MicroKernel>(&self, micro: M, product: &Product<'_>) {
         if product.a().depth_step == 1 {
-            self.shared_panels::<E>(product);
+            self.shared_panels(micro, product);
         } else {
-            self.own_panels::<E>(product);
+            self.own_panels(micro, product);
         }
     }
 
     /// B holds the weights: it is much smaller than A and packed once for all tasks.
-    fn shared_panels<E: Element>(&self, product: &Product<'_>) {
-        let kernels = self.kernels();
-        let sizes = E::run(kernels, SizesOfSteps(product.steps::<E>()));
+    fn shared_panels<M: MicroKernel>(&self, micro: M, product: &Product<'_>) {
+        let sizes = micro.run(SizesOf { product, micro: PhantomData::<M> });
         let length = product.cols().div_ceil(sizes.panel_width) * sizes.panel;
         let mut scratch = self.scratch(part_bytes::<f32>(length));
         let panels = scratch.parts().take::<f32>(length);
         self.threads().for_each_chunk([&mut *panels], [sizes.panel], |panel, [target]| {
-            E::run(kernels, PackPanel { product, panel, target, element: PhantomData::<E> });
+            micro.run(PackPanel { product, panel, target, micro: PhantomData::<M> });
         });
         let (panels, grid) = (&*panels, Grid::shared(product));
         self.threads().for_each(grid.tasks(), |task| {
             let (rows, cols) = grid.block(task);
             // SAFETY: the blocks of the grid do not overlap, and each task runs once.
-            E::run(kernels, unsafe { LargeProduct::<E>::new(product, Panels::Shared(panels), rows, cols) });
+            micro.run(unsafe { LargeProduct::new(micro, product, Panels::Shared(panels), rows, cols) });
         });
     }
 
     /// A weight gradient: the depth is the number of tokens and C is small, so tasks take tall blocks of C and pack what
     /// they need of B themselves.
-    fn own_panels<E: Element>(&self, product: &Product<'_>) {
-        let kernels = self.kernels();
-        let (grid, sizes) = (Grid::own(product), E::run(kernels, SizesOfSteps(product.steps::<E>())));
+    fn own_panels<M: MicroKernel>(&self, micro: M, product: &Product<'_>) {
+        let (grid, sizes) = (Grid::own(product), micro.run(SizesOf { product, micro: PhantomData::<M> }));
         self.threads().for_each(grid.tasks(), |task| {
             let (rows, cols) = grid.block(task);
             let mut scratch = self.scratch(part_bytes::<f32>(sizes.own_block));
             let panels = Panels::Own(scratch.parts().take(sizes.own_block));
             // SAFETY: the blocks of the grid do not overlap, and each task runs once.
-            E::run(kernels, unsafe { LargeProduct::<E>::new(product, panels, rows, cols) });
+            micro.run(unsafe { LargeProduct::new(micro, product, panels, rows, cols) });
         });
     }
 }
