@@ -14,9 +14,15 @@
 //! [`Start::ZERO`] the old content of C is never read.
 //!
 //! **bf16.** A [`Compute`] made by [`Compute::with_products`] rounds the inputs of large products to bf16, to nearest,
-//! ties to even, with subnormal numbers as zero. Sums stay in f32: k ascending in pairs, of which the second product is
-//! added first, in blocks of 512, and a sum below 2⁻¹²⁶ inside a block is zero. That is what `vdpbf16ps` computes, so
-//! CPUs without it give the same bits, only slower than f32. Small products stay in f32.
+//! ties to even, with subnormal numbers as zero. Sums stay in f32, in blocks of 512 depths, and a sum below 2⁻¹²⁶ inside a
+//! block is zero. Small products stay in f32. There are two orders:
+//!
+//! - k ascending in pairs, of which the second product is added first. That is what `vdpbf16ps` computes, so CPUs without
+//!   it give the same bits, only slower than f32.
+//! - With AMX, `tdpbf16ps` takes 32 depths at once. Its even and its odd products have a sum each, k ascending from zero;
+//!   the two are added, and then added to the sum of the block. Zeros fill up the last 32 depths. So last bits differ from
+//!   the first order, but neither tiling nor threads change them. AMX is used with the multiplier `amx` only:
+//!   `QBERT_KERNELS=avx512+avx512-vnni` gives the first order on such a CPU.
 
 mod driver;
 mod element;
@@ -48,7 +54,8 @@ pub enum ProductPrecision {
     /// Nothing is rounded.
     #[default]
     F32,
-    /// To bf16: twice as fast on CPUs with instructions for it ([`Kernels::has_bf16`]).
+    /// To bf16: twice as fast on CPUs with instructions for it ([`Kernels::has_bf16`]). Last bits differ between CPUs with
+    /// and without AMX, unless a multiplier other than `amx` is chosen ([`Kernels::with_multiplier`]).
     Bf16,
 }
 

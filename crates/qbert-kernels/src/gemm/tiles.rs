@@ -7,6 +7,8 @@
 //! The order of summation is that of `tdpbf16ps` ([`TileUnit::multiply_bf16`]): other bits than those of vectors, but the
 //! same for every tiling and any number of threads, because a tile always starts a block of depths at zero.
 
+use std::mem::MaybeUninit;
+
 use super::element::Bf16Pair;
 use super::micro::{Bf16Products, MicroKernel, TileSize};
 use super::pack::{BLOCK_STEPS, PACKED_ROW};
@@ -62,29 +64,31 @@ impl<U: TileUnit, S: Simd> MicroKernel for Tiled<U, S> {
     unsafe fn multiply<T: Simd>(self, simd: T, tile: &Tile, size: TileSize, packed_by: PackedBy) {
         debug_assert!(matches!(packed_by, PackedBy::Rows) && tile.b_depth == PANEL && tile.a_row == PACKED_ROW);
         self.unit.configure(Shape::of(size.rows));
-        let mut sums = Sums([[0.0; PANEL]; 2 * TILE_ROWS]);
-        // SAFETY: the tiles were configured for these rows, and the caller promises the addresses.
+        let mut room = MaybeUninit::<Sums>::uninit();
+        let sums = room.as_mut_ptr().cast::<f32>();
+        // SAFETY: the tiles were configured for these rows, and the caller promises the addresses. As many rows of sums as
+        // the tile has are written, and then read.
         unsafe {
             if size.rows > TILE_ROWS {
-                add_up::<U, true>(self.unit, tile, &mut sums);
+                add_up::<U, true>(self.unit, tile, sums);
             } else {
-                add_up::<U, false>(self.unit, tile, &mut sums);
+                add_up::<U, false>(self.unit, tile, sums);
             }
-            finish(simd, tile, size, &sums);
+            finish(simd, tile, size, sums);
         }
     }
 }
 
 /// The sums of one tile, on their way from the tile unit to C.
 #[repr(align(64))]
-struct Sums([[f32; PANEL]; 2 * TILE_ROWS]);
+struct Sums(#[allow(dead_code, reason = "used by address")] [[f32; PANEL]; 2 * TILE_ROWS]);
 
 /// Sums of up to sixteen rows, or with `BOTH` up to 32.
 ///
 /// # Safety
-/// The tiles must be configured for the rows, and the factors readable and padded to whole tiles.
+/// The tiles must be configured for the rows, the factors readable and padded to whole tiles, and the sums writable.
 #[inline(always)]
-unsafe fn add_up<U: TileUnit, const BOTH: bool>(unit: U, tile: &Tile, sums: &mut Sums) {
+unsafe fn add_up<U: TileUnit, const BOTH: bool>(unit: U, tile: &Tile, sums: *mut f32) {
     const A_STRIDE: usize = PACKED_ROW * size_of::<f32>();
     const B_STRIDE: usize = PANEL * size_of::<f32>();
     // SAFETY: every address is inside what the caller promises, or inside the sums; the second tile of rows is touched
@@ -109,7 +113,7 @@ unsafe fn add_up<U: TileUnit, const BOTH: bool>(unit: U, tile: &Tile, sums: &mut
                 unit.multiply_bf16::<{ SUMS[1][1] }, { ROWS[1] }, { COLUMNS[1] }>();
             }
         }
-        let target = sums.0.as_mut_ptr().cast::<i32>();
+        let target = sums.cast::<i32>();
         unit.store_sums::<{ SUMS[0][0] }>(target, PANEL);
         unit.store_sums::<{ SUMS[0][1] }>(target.add(TILE_CELLS), PANEL);
         if BOTH {
@@ -123,17 +127,17 @@ unsafe fn add_up<U: TileUnit, const BOTH: bool>(unit: U, tile: &Tile, sums: &mut
 /// Adds the sums to the tile's start, with the arithmetic of `tile.rs`, and writes C.
 ///
 /// # Safety
-/// C must be valid for the rows and columns, and so must the start.
+/// C must be valid for the rows and columns, and so must the start; the sums must have rows of a whole panel.
 #[inline(always)]
-unsafe fn finish<S: Simd>(simd: S, tile: &Tile, size: TileSize, sums: &Sums) {
-    for (row, sums) in sums.0.iter().enumerate().take(size.rows) {
+unsafe fn finish<S: Simd>(simd: S, tile: &Tile, size: TileSize, sums: *const f32) {
+    for row in 0..size.rows {
         for column in (0..size.cols).step_by(S::LANES) {
             let count = S::LANES.min(size.cols - column);
             // SAFETY: the caller promises the first `cols` elements of every row of C and of the bias; the sums have
             // whole vectors.
             unsafe {
                 let c = tile.c.add(row * tile.c_row + column);
-                let sum = simd.load_ptr(sums.as_ptr().add(column));
+                let sum = simd.load_ptr(sums.add(row * PANEL + column));
                 let value = match tile.start {
                     TileStart::Scaled(0.0) => sum,
                     TileStart::Scaled(1.0) => simd.add(sum, simd.load_first_ptr(c, count)),
