@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::error::KernelError;
 use crate::int::Multiplier;
-use crate::simd::{Bf16Set, InstructionSet, Kernel, run_on, run_on_bf16};
+use crate::simd::{Bf16Set, InstructionSet, Kernel, run_on};
 
 /// The environment variable that selects the kernels: an instruction set such as `avx2`, optionally followed by `+` and
 /// an integer multiplier such as `avx2+portable`.
@@ -19,7 +19,8 @@ pub const KERNEL_NAMES: &[&str] = InstructionSet::NAMES;
 /// The kernels of one instruction set that this CPU has, and the integer multiplier that goes with them.
 ///
 /// All instruction sets and multipliers give the same bytes, on every run and machine; only the sign and payload of a
-/// NaN are the CPU's own.
+/// NaN are the CPU's own. The one exception are large products of bf16, whose last bits differ with the multiplier `amx`
+/// ([`ProductPrecision::Bf16`](crate::ProductPrecision::Bf16)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernels {
     set: InstructionSet,
@@ -31,8 +32,11 @@ impl Kernels {
     /// Every instruction set this CPU has, best first, each with its best multiplier; `portable` is always the last.
     pub fn supported() -> Vec<Self> {
         let sets = InstructionSet::supported().into_iter();
-        let kernels = |set| Self { set, multiplier: Multiplier::best_for(set), bf16: Bf16Set::best_for(set) };
-        sets.map(kernels).collect()
+        sets.map(|set| Self::new(set, Multiplier::best_for(set))).collect()
+    }
+
+    fn new(set: InstructionSet, multiplier: Multiplier) -> Self {
+        Self { set, multiplier, bf16: Bf16Set::best_for(set, multiplier.has_tiles()) }
     }
 
     /// The kernels that the environment variable [`KERNELS_VARIABLE`] names, or the best ones.
@@ -72,9 +76,10 @@ impl Kernels {
         })
     }
 
-    /// The same float kernels with another multiplier.
+    /// The same float kernels with another multiplier. Products of bf16 use AMX only with the multiplier `amx`: with any
+    /// other one, they have the bits of CPUs without it.
     pub fn with_multiplier(self, multiplier: Multiplier) -> Self {
-        Self { multiplier, ..self }
+        Self::new(self.set, multiplier)
     }
 
     /// The name of the instruction set, one of [`KERNEL_NAMES`].
@@ -98,9 +103,12 @@ impl Kernels {
         Self { bf16, ..self }
     }
 
-    #[inline]
-    pub(crate) fn run_bf16<K: Kernel>(self, kernel: K) -> K::Output {
-        run_on_bf16(self.bf16, kernel)
+    pub(crate) fn set(self) -> InstructionSet {
+        self.set
+    }
+
+    pub(crate) fn bf16(self) -> Bf16Set {
+        self.bf16
     }
 
     #[inline]

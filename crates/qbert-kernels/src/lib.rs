@@ -57,11 +57,13 @@
 //! NaN, but its sign and payload are the CPU's own). Work is split by shape, never by thread count or vector length.
 //! Every sum has a documented order, over sixteen lanes where there are lanes. `a·b + c` is rounded once where a kernel
 //! says `mul_add`, and twice where it says `mul` and `add`; nothing is fused behind its back. No function comes from the
-//! system's C library.
+//! system's C library. One exception: large products of bf16 ([`ProductPrecision::Bf16`]) have other last bits with the
+//! multiplier `amx`.
 //!
 //! **Choice of kernels.** The best that the CPU supports, detected at run time. The environment variable
 //! [`KERNELS_VARIABLE`] selects others for tests and comparisons: `QBERT_KERNELS=avx2`, or `avx2+portable` to choose the
-//! integer multiplier as well. Kernels that the CPU lacks are an error, never an illegal instruction.
+//! integer multiplier as well; without `amx` there, products of bf16 do not use AMX either. Kernels that the CPU lacks are
+//! an error, never an illegal instruction.
 //!
 //! **Adding an instruction set.** Write a file in `src/simd` with a type that implements the `Simd` trait and list it in
 //! `src/simd/mod.rs`; for an integer kernel, a type that implements `Multiply`, listed in `src/int/multiplier/mod.rs`.
@@ -74,6 +76,7 @@
 //! checked: NaN and infinity propagate as each function documents.
 
 mod adamw;
+mod amx;
 mod compute;
 mod cpu;
 mod dropout;

@@ -8,12 +8,13 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::element::{Element, Single};
+use super::micro::{Begun, MicroKernel, TileSize};
 use super::pack::{
-    BLOCK_STEPS, DEPTH_GROUPS, PACKED_ROW, PartTarget, pack_depths, pack_panel, pack_rows, pack_whole_panels,
-    panel_width,
+    BLOCK_STEPS, DEPTH_GROUPS, PACKED_ROW, PartTarget, pack_depths, pack_depths_to_rows, pack_panel, pack_rows,
+    pack_whole_panels, panel_width,
 };
 use super::product::{Operand, Product};
-use super::tile::{PackedBy, Tile, any_tile, whole_tile};
+use super::tile::{PackedBy, Tile, any_tile};
 use crate::simd::{Kernel, MAX_LANES, MAX_TILE_ROWS, Simd};
 
 /// Columns of B that are processed together: `BLOCK_STEPS` times this fits the second-level cache. A multiple of every
@@ -53,6 +54,12 @@ fn block_of_steps(total: usize, block: usize) -> Range<usize> {
 #[inline(always)]
 fn blocks_of_steps(total: usize) -> usize {
     total.div_ceil(BLOCK_STEPS).max(1)
+}
+
+/// Steps of a product with the padding that the micro-kernel asks for.
+#[inline(always)]
+fn padded_steps<M: MicroKernel>(product: &Product<'_>) -> usize {
+    product.steps::<M::Element>().next_multiple_of(M::STEPS)
 }
 
 /// A whole product on the calling thread without copies of A or of a row-major B.
@@ -105,25 +112,27 @@ impl Kernel for SmallProduct<'_> {
 }
 
 /// Packs panel `panel` of B, all depths of its columns, for all tasks of a large product.
-pub(super) struct PackPanel<'a, E> {
+pub(super) struct PackPanel<'a, M> {
     pub(super) product: &'a Product<'a>,
     pub(super) panel: usize,
     /// As long as [`Sizes::panel`] says.
     pub(super) target: &'a mut [f32],
-    pub(super) element: PhantomData<E>,
+    pub(super) micro: PhantomData<M>,
 }
 
-impl<E: Element> Kernel for PackPanel<'_, E> {
+impl<M: MicroKernel> Kernel for PackPanel<'_, M> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { product, panel, target, .. } = self;
-        let (width, steps) = (panel_width::<S>(), product.steps::<E>());
+        let (width, steps) = (panel_width::<S>(), product.steps::<M::Element>());
         let columns = panel * width..product.cols().min((panel + 1) * width);
-        assert!(!columns.is_empty() && target.len() == steps * width, "no room for panel {panel}");
+        let room = padded_steps::<M>(product) * width;
+        assert!(!columns.is_empty() && target.len() == room, "no room for panel {panel}");
         // SAFETY: the columns are inside B, and the target has room for one panel of all steps.
-        unsafe { pack_panel::<S, E>(simd, product.b(), columns, 0..steps, target.as_mut_ptr()) };
+        unsafe { pack_panel::<S, M::Element>(simd, product.b(), columns, 0..steps, target.as_mut_ptr()) };
+        target[steps * width..].fill(0.0);
     }
 }
 
@@ -137,17 +146,20 @@ pub(super) struct Sizes {
     pub(super) own_block: usize,
 }
 
-/// The [`Sizes`] of a product of so many steps.
-pub(super) struct SizesOfSteps(pub(super) usize);
+/// The [`Sizes`] of a product.
+pub(super) struct SizesOf<'a, M> {
+    pub(super) product: &'a Product<'a>,
+    pub(super) micro: PhantomData<M>,
+}
 
-impl Kernel for SizesOfSteps {
+impl<M: MicroKernel> Kernel for SizesOf<'_, M> {
     type Output = Sizes;
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> Sizes {
         let panel_width = panel_width::<S>();
         let own_block = own_panel_step::<S>() * (BLOCK_COLUMNS / panel_width);
-        Sizes { panel_width, panel: self.0 * panel_width, own_block }
+        Sizes { panel_width, panel: padded_steps::<M>(self.product) * panel_width, own_block }
     }
 }
 
@@ -161,15 +173,15 @@ pub(super) enum Panels<'a> {
 }
 
 /// One task of a large product: a block of C.
-pub(super) struct LargeProduct<'a, E> {
+pub(super) struct LargeProduct<'a, M> {
     product: &'a Product<'a>,
     panels: Panels<'a>,
     rows: Range<usize>,
     cols: Range<usize>,
-    element: PhantomData<E>,
+    micro: M,
 }
 
-impl<'a, E: Element> LargeProduct<'a, E> {
+impl<'a, M: MicroKernel> LargeProduct<'a, M> {
     /// The block of C at these rows and columns; the columns start at a multiple of the panel width.
     ///
     /// # Safety
@@ -178,6 +190,7 @@ impl<'a, E: Element> LargeProduct<'a, E> {
     /// # Panics
     /// When C has no such block.
     pub(super) unsafe fn new(
+        micro: M,
         product: &'a Product<'a>,
         panels: Panels<'a>,
         rows: Range<usize>,
@@ -186,32 +199,34 @@ impl<'a, E: Element> LargeProduct<'a, E> {
         assert!(rows.end <= product.rows() && cols.end <= product.cols(), "block {rows:?} × {cols:?} is outside of C");
         // Tasks that pack B themselves read it by rows.
         assert!(matches!(panels, Panels::Shared(_)) || product.b().outer_step == 1, "B is not row-major");
-        Self { product, panels, rows, cols, element: PhantomData }
+        Self { product, panels, rows, cols, micro }
     }
 }
 
-impl<E: Element> Kernel for LargeProduct<'_, E> {
+impl<M: MicroKernel> Kernel for LargeProduct<'_, M> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
         self.check_panels::<S>();
+        let _begun = Begun::new(self.micro);
         let mut scratch = PackedRows::new();
         let by_rows = self.product.a().depth_step == 1;
-        let rows_at_once = if by_rows { S::TILE_ROWS } else { DEPTH_GROUPS * S::TILE_ROWS };
+        let rows_at_once = if by_rows { M::TILE_ROWS } else { depth_groups::<M>() * M::TILE_ROWS };
+        let total = self.product.steps::<M::Element>();
         for column in self.cols.clone().step_by(BLOCK_COLUMNS) {
             let columns = column..self.cols.end.min(column + BLOCK_COLUMNS);
-            for block in 0..blocks_of_steps(self.product.steps::<E>()) {
-                let steps = block_of_steps(self.product.steps::<E>(), block);
+            for block in 0..blocks_of_steps(total) {
+                let steps = block_of_steps(total, block);
                 let b = self.packed_block(simd, columns.clone(), steps.clone());
                 for row in self.rows.clone().step_by(rows_at_once) {
                     let rows = row..self.rows.end.min(row + rows_at_once);
                     let packed = self.pack_a(simd, rows.clone(), steps.clone(), scratch.pointer());
-                    let count = rows.len().div_ceil(S::TILE_ROWS);
+                    let count = rows.len().div_ceil(M::TILE_ROWS);
                     let next = rows.end..self.rows.end.min(rows.end + rows_at_once);
-                    for (index, first) in rows.clone().step_by(S::TILE_ROWS).enumerate() {
-                        let rows = first..rows.end.min(first + S::TILE_ROWS);
-                        // SAFETY: the scratch has room for DEPTH_GROUPS groups.
+                    for (index, first) in rows.clone().step_by(M::TILE_ROWS).enumerate() {
+                        let rows = first..rows.end.min(first + M::TILE_ROWS);
+                        // SAFETY: the scratch has room for all groups that are packed together.
                         let a = unsafe { packed.address.add(index * packed.step) };
                         let (columns, steps) = (columns.clone(), steps.clone());
                         self.row_of_tiles(simd, &Group { rows, columns, steps, a, b, index, count }, next.clone());
@@ -224,9 +239,20 @@ impl<E: Element> Kernel for LargeProduct<'_, E> {
 
 /// Room for one packed group of rows, in either layout; off a multiple of 4 KiB like
 /// [`own_panel_step`].
-const GROUP_ROOM: usize = MAX_TILE_ROWS.next_multiple_of(MAX_LANES) * PACKED_ROW;
+const fn group_room<M: MicroKernel>() -> usize {
+    M::TILE_ROWS.next_multiple_of(MAX_LANES) * PACKED_ROW
+}
 
-type PackedRows = Aligned<{ DEPTH_GROUPS * GROUP_ROOM }>;
+/// Groups that are packed together where A is read by depth: [`DEPTH_GROUPS`], or fewer if they are taller.
+const fn depth_groups<M: MicroKernel>() -> usize {
+    let (room, own) = (DEPTH_GROUPS * MOST_REGISTER_ROWS * PACKED_ROW, group_room::<M>());
+    if room / own < DEPTH_GROUPS { room / own } else { DEPTH_GROUPS }
+}
+
+/// Rows of a packed group for tiles in registers.
+const MOST_REGISTER_ROWS: usize = MAX_TILE_ROWS.next_multiple_of(MAX_LANES);
+
+type PackedRows = Aligned<{ DEPTH_GROUPS * MOST_REGISTER_ROWS * PACKED_ROW }>;
 
 /// One group of rows in one block of columns and steps.
 struct Group {
@@ -248,7 +274,7 @@ struct PackedBlock {
     panel_step: usize,
 }
 
-impl<E: Element> LargeProduct<'_, E> {
+impl<M: MicroKernel> LargeProduct<'_, M> {
     /// Checks that the panels are as long as this instruction set needs them.
     #[inline(always)]
     fn check_panels<S: Simd>(&self) {
@@ -260,7 +286,7 @@ impl<E: Element> LargeProduct<'_, E> {
             },
         );
         let needed = match self.panels {
-            Panels::Shared(_) => self.product.cols().next_multiple_of(width) * self.product.steps::<E>(),
+            Panels::Shared(_) => self.product.cols().next_multiple_of(width) * padded_steps::<M>(self.product),
             Panels::Own(_) => own_panel_step::<S>() * (BLOCK_COLUMNS / width),
         };
         assert!(self.cols.start.is_multiple_of(width), "a block from column {} on", self.cols.start);
@@ -270,7 +296,7 @@ impl<E: Element> LargeProduct<'_, E> {
     /// Finds or packs the block of B at these columns and steps.
     #[inline(always)]
     fn packed_block<S: Simd>(&mut self, simd: S, columns: Range<usize>, steps: Range<usize>) -> PackedBlock {
-        let (b, all, width) = (self.product.b(), self.product.steps::<E>(), panel_width::<S>());
+        let (b, all, width) = (self.product.b(), padded_steps::<M>(self.product), panel_width::<S>());
         match &mut self.panels {
             Panels::Shared(panels) => PackedBlock {
                 // SAFETY: panels of all columns, `all · width` elements each, were packed.
@@ -282,27 +308,39 @@ impl<E: Element> LargeProduct<'_, E> {
                 let target = PartTarget { address, step };
                 // SAFETY: the columns and steps are inside B, and a block has room for its panels;
                 // B is row-major, as `new` checked.
-                let whole = unsafe { pack_whole_panels::<S, E>(simd, b, columns.clone(), steps.clone(), target) };
+                let whole =
+                    unsafe { pack_whole_panels::<S, M::Element>(simd, b, columns.clone(), steps.clone(), target) };
                 let rest = columns.start + whole * width..columns.end;
                 if !rest.is_empty() {
                     // SAFETY: as above, for the last, narrower panel.
-                    unsafe { pack_panel::<S, E>(simd, b, rest, steps, address.add(whole * step)) };
+                    unsafe { pack_panel::<S, M::Element>(simd, b, rest, steps.clone(), address.add(whole * step)) };
+                }
+                let missing = steps.len().next_multiple_of(M::STEPS) - steps.len();
+                if missing > 0 {
+                    for panel in 0..columns.len().div_ceil(width) {
+                        // SAFETY: a panel has room for a block of steps, which is a multiple of the padding.
+                        unsafe { address.add(panel * step + steps.len() * width).write_bytes(0, missing * width) };
+                    }
                 }
                 PackedBlock { first: address, panel_step: step }
             }
         }
     }
 
-    /// Packs one group of A's rows, or several where A is read by depth. The target has room for [`DEPTH_GROUPS`].
+    /// Packs one group of A's rows, or several where A is read by depth. The target has room for [`depth_groups`].
     #[inline(always)]
     fn pack_a<S: Simd>(&self, simd: S, rows: Range<usize>, steps: Range<usize>, address: *mut f32) -> PartTarget {
-        let (a, target) = (self.product.a(), PartTarget { address, step: GROUP_ROOM });
-        // SAFETY: the rows and steps are inside A; the target has room for DEPTH_GROUPS groups.
+        let (a, target) = (self.product.a(), PartTarget { address, step: group_room::<M>() });
+        // SAFETY: the rows and steps are inside A; the target has room for all groups, which follow each other row by row
+        // where they are packed by rows only.
         unsafe {
             if a.depth_step == 1 {
-                pack_rows::<S, E>(simd, a, rows, steps, address);
+                pack_rows::<S, M::Element>(simd, a, rows, steps, address);
+            } else if M::ROWS_ONLY {
+                const { assert!(!M::ROWS_ONLY || M::TILE_ROWS.is_multiple_of(MAX_LANES)) };
+                pack_depths_to_rows::<S, M::Element>(simd, a, rows, steps, address);
             } else {
-                pack_depths::<S, E>(simd, a, rows, steps, target);
+                pack_depths::<S, M::Element>(simd, a, rows, steps, target);
             }
         }
         target
@@ -313,15 +351,16 @@ impl<E: Element> LargeProduct<'_, E> {
     fn row_of_tiles<S: Simd>(&self, simd: S, group: &Group, next: Range<usize>) {
         let product = self.product;
         let (width, rows) = (panel_width::<S>(), group.rows.len());
-        let packed_by = if product.a().depth_step == 1 { PackedBy::Rows } else { PackedBy::Depths };
+        let packed_by = if product.a().depth_step == 1 || M::ROWS_ONLY { PackedBy::Rows } else { PackedBy::Depths };
         let panels = group.columns.len().div_ceil(width);
-        let depths = group.steps.start * E::DEPTHS..product.depth().min(group.steps.end * E::DEPTHS);
+        let per_step = M::Element::DEPTHS;
+        let depths = group.steps.start * per_step..product.depth().min(group.steps.end * per_step);
         let upcoming = Upcoming { a: product.a(), rows: next, depths };
         for (panel, column) in group.columns.clone().step_by(width).enumerate() {
             upcoming.prefetch(simd, group.index * panels + panel, group.count * panels);
             let cols = width.min(product.cols() - column);
             // SAFETY: the tile is inside the block of C that is this task's own; B's panel is packed to its full
-            // width; packed A holds `rows` rows of all steps.
+            // width; packed A holds `rows` rows of all steps; `run` has begun.
             unsafe {
                 let tile = Tile {
                     steps: group.steps.len(),
@@ -334,11 +373,7 @@ impl<E: Element> LargeProduct<'_, E> {
                     c_row: product.c_row(),
                     start: product.start_at(column, group.steps.start),
                 };
-                if cols < width || rows < S::TILE_ROWS {
-                    any_tile::<S, E>(simd, &tile, rows, cols);
-                } else {
-                    whole_tile::<S, E>(simd, &tile, packed_by);
-                }
+                self.micro.multiply(simd, &tile, TileSize { rows, cols }, packed_by);
             }
         }
     }

@@ -4,16 +4,12 @@
 //! for both.
 
 use super::product::Operand;
-use crate::cpu::Kernels;
-use crate::simd::{Kernel, MAX_LANES, Simd, Transpose};
+use crate::simd::{MAX_LANES, Simd, Transpose};
 
 /// One kind of packed element.
-pub(super) trait Element: Copy + 'static {
+pub(super) trait Element: Copy + Send + Sync + 'static {
     /// Depths that a step takes.
     const DEPTHS: usize;
-
-    /// Runs a kernel on the instruction set for these elements.
-    fn run<K: Kernel>(kernels: Kernels, kernel: K) -> K::Output;
 
     /// `sums + a·b`, lane by lane.
     fn add_products<S: Simd>(simd: S, a: S::F32, b: S::F32, sums: S::F32) -> S::F32;
@@ -53,11 +49,6 @@ pub(super) struct Single;
 
 impl Element for Single {
     const DEPTHS: usize = 1;
-
-    #[inline]
-    fn run<K: Kernel>(kernels: Kernels, kernel: K) -> K::Output {
-        kernels.run(kernel)
-    }
 
     #[inline(always)]
     fn add_products<S: Simd>(simd: S, a: S::F32, b: S::F32, sums: S::F32) -> S::F32 {
@@ -100,11 +91,6 @@ pub(super) struct Bf16Pair;
 
 impl Element for Bf16Pair {
     const DEPTHS: usize = 2;
-
-    #[inline]
-    fn run<K: Kernel>(kernels: Kernels, kernel: K) -> K::Output {
-        kernels.run_bf16(kernel)
-    }
 
     #[inline(always)]
     fn add_products<S: Simd>(simd: S, a: S::F32, b: S::F32, sums: S::F32) -> S::F32 {

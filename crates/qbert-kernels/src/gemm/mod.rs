@@ -14,15 +14,24 @@
 //! [`Start::ZERO`] the old content of C is never read.
 //!
 //! **bf16.** A [`Compute`] made by [`Compute::with_products`] rounds the inputs of large products to bf16, to nearest,
-//! ties to even, with subnormal numbers as zero. Sums stay in f32: k ascending in pairs, of which the second product is
-//! added first, in blocks of 512, and a sum below 2⁻¹²⁶ inside a block is zero. That is what `vdpbf16ps` computes, so
-//! CPUs without it give the same bits, only slower than f32. Small products stay in f32.
+//! ties to even, with subnormal numbers as zero. Sums stay in f32, in blocks of 512 depths, and a sum below 2⁻¹²⁶ inside a
+//! block is zero. Small products stay in f32. There are two orders:
+//!
+//! - k ascending in pairs, of which the second product is added first. That is what `vdpbf16ps` computes, so CPUs without
+//!   it give the same bits, only slower than f32.
+//! - With AMX, `tdpbf16ps` takes 32 depths at once. Its even and its odd products have a sum each, k ascending from zero;
+//!   the two are added, and then added to the sum of the block. Zeros fill up the last 32 depths. So last bits differ from
+//!   the first order, but neither tiling nor threads change them. AMX is used with the multiplier `amx` only:
+//!   `QBERT_KERNELS=avx512+avx512-vnni` gives the first order on such a CPU.
 
 mod driver;
 mod element;
+mod micro;
 mod pack;
 mod product;
 mod tile;
+#[cfg(any(test, target_arch = "x86_64"))]
+mod tiles;
 mod view;
 
 pub use view::{MatMut, MatRef};
@@ -33,8 +42,10 @@ use std::ops::Range;
 use crate::compute::Compute;
 use crate::cpu::Kernels;
 use crate::scratch::part_bytes;
-use driver::{BLOCK_COLUMNS, LargeProduct, PackPanel, Panels, SizesOfSteps, SmallProduct};
-use element::{Bf16Pair, Element, Single};
+use crate::simd::{Bf16Set, InstructionSet, with_bf16_set, with_set};
+use driver::{BLOCK_COLUMNS, LargeProduct, PackPanel, Panels, SizesOf, SmallProduct};
+use element::Single;
+use micro::{Bf16Products, MicroKernel, Registers};
 use product::{Form, Product};
 
 /// What the inputs of a [`Compute`]'s large products are rounded to; sums are in f32 either way.
@@ -43,7 +54,8 @@ pub enum ProductPrecision {
     /// Nothing is rounded.
     #[default]
     F32,
-    /// To bf16: twice as fast on CPUs with instructions for it ([`Kernels::has_bf16`]).
+    /// To bf16: twice as fast on CPUs with instructions for it ([`Kernels::has_bf16`]). Last bits differ between CPUs with
+    /// and without AMX, unless a multiplier other than `amx` is chosen ([`Kernels::with_multiplier`]).
     Bf16,
 }
 
@@ -132,49 +144,51 @@ impl Compute {
             self.kernels().run(SmallProduct(product));
         } else {
             match self.products() {
-                ProductPrecision::F32 => self.large_product::<Single>(&product),
-                ProductPrecision::Bf16 => self.large_product::<Bf16Pair>(&product),
+                ProductPrecision::F32 => with_set!(self.kernels().set(), simd => {
+                    self.large_product(Registers::<_, Single>::new(simd), &product)
+                }),
+                ProductPrecision::Bf16 => with_bf16_set!(self.kernels().bf16(), products => {
+                    self.large_product(products.micro_kernel(), &product)
+                }),
             }
         }
     }
 
-    fn large_product<E: Element>(&self, product: &Product<'_>) {
+    fn large_product<M: MicroKernel>(&self, micro: M, product: &Product<'_>) {
         if product.a().depth_step == 1 {
-            self.shared_panels::<E>(product);
+            self.shared_panels(micro, product);
         } else {
-            self.own_panels::<E>(product);
+            self.own_panels(micro, product);
         }
     }
 
     /// B holds the weights: it is much smaller than A and packed once for all tasks.
-    fn shared_panels<E: Element>(&self, product: &Product<'_>) {
-        let kernels = self.kernels();
-        let sizes = E::run(kernels, SizesOfSteps(product.steps::<E>()));
+    fn shared_panels<M: MicroKernel>(&self, micro: M, product: &Product<'_>) {
+        let sizes = micro.run(SizesOf { product, micro: PhantomData::<M> });
         let length = product.cols().div_ceil(sizes.panel_width) * sizes.panel;
         let mut scratch = self.scratch(part_bytes::<f32>(length));
         let panels = scratch.parts().take::<f32>(length);
         self.threads().for_each_chunk([&mut *panels], [sizes.panel], |panel, [target]| {
-            E::run(kernels, PackPanel { product, panel, target, element: PhantomData::<E> });
+            micro.run(PackPanel { product, panel, target, micro: PhantomData::<M> });
         });
         let (panels, grid) = (&*panels, Grid::shared(product));
         self.threads().for_each(grid.tasks(), |task| {
             let (rows, cols) = grid.block(task);
             // SAFETY: the blocks of the grid do not overlap, and each task runs once.
-            E::run(kernels, unsafe { LargeProduct::<E>::new(product, Panels::Shared(panels), rows, cols) });
+            micro.run(unsafe { LargeProduct::new(micro, product, Panels::Shared(panels), rows, cols) });
         });
     }
 
     /// A weight gradient: the depth is the number of tokens and C is small, so tasks take tall blocks of C and pack what
     /// they need of B themselves.
-    fn own_panels<E: Element>(&self, product: &Product<'_>) {
-        let kernels = self.kernels();
-        let (grid, sizes) = (Grid::own(product), E::run(kernels, SizesOfSteps(product.steps::<E>())));
+    fn own_panels<M: MicroKernel>(&self, micro: M, product: &Product<'_>) {
+        let (grid, sizes) = (Grid::own(product), micro.run(SizesOf { product, micro: PhantomData::<M> }));
         self.threads().for_each(grid.tasks(), |task| {
             let (rows, cols) = grid.block(task);
             let mut scratch = self.scratch(part_bytes::<f32>(sizes.own_block));
             let panels = Panels::Own(scratch.parts().take(sizes.own_block));
             // SAFETY: the blocks of the grid do not overlap, and each task runs once.
-            E::run(kernels, unsafe { LargeProduct::<E>::new(product, panels, rows, cols) });
+            micro.run(unsafe { LargeProduct::new(micro, product, panels, rows, cols) });
         });
     }
 }

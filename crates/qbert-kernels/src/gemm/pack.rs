@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::element::{Block, Element};
 use super::product::Operand;
-use crate::simd::{MAX_LANES, Simd};
+use crate::simd::{MAX_LANES, Simd, Transpose};
 
 /// Steps of one block: a block of A's rows stays in the first-level cache, and a block of B of
 /// [`super::driver::BLOCK_COLUMNS`] columns in the second. It is also part of the arithmetic:
@@ -77,7 +77,8 @@ pub(super) unsafe fn pack_panel<S: Simd, E: Element>(
     }
 }
 
-/// Copies some rows and steps of A to rows of [`PACKED_ROW`] elements.
+/// Copies some rows and steps of A to rows of [`PACKED_ROW`] elements. Steps beyond the last one, up to a whole vector,
+/// are zero.
 ///
 /// # Safety
 /// The part must lie inside A with `depth_step == 1`, its steps be at most [`BLOCK_STEPS`], and `target` have room.
@@ -92,7 +93,7 @@ pub(super) unsafe fn pack_rows<S: Simd, E: Element>(
     let count = steps.len();
     for (i, row) in rows.enumerate() {
         let mut k = 0;
-        // Whole vectors are stored throughout (masked stores are slow on some CPUs).
+        // Whole vectors are stored throughout (masked stores are slow on some CPUs), with zeros beyond the last step.
         while k < count {
             // SAFETY: the row and the steps are inside A, as the caller promises; k + LANES <= PACKED_ROW.
             unsafe {
@@ -135,6 +136,44 @@ pub(super) unsafe fn pack_depths<S: Simd, E: Element>(
                     let target = target.address.add(group * target.step + k * depth_width::<S>() + offset);
                     simd.store_ptr(target, elements);
                 }
+            }
+        }
+    }
+}
+
+/// Copies some rows and steps of A, which is read by depth, to rows of [`PACKED_ROW`] elements: square blocks are
+/// transposed. Steps beyond the last one, up to a whole vector, are zero.
+///
+/// # Safety
+/// The part must lie inside A with `outer_step == 1`, its steps be at most [`BLOCK_STEPS`], and `target` have room.
+#[inline(always)]
+pub(super) unsafe fn pack_depths_to_rows<S: Simd, E: Element>(
+    simd: S,
+    a: Operand<'_>,
+    rows: Range<usize>,
+    steps: Range<usize>,
+    target: *mut f32,
+) {
+    let mut block = [[0.0_f32; MAX_LANES]; MAX_LANES];
+    // Steps are outermost, so that each page of A is visited once for all rows.
+    for k in (0..steps.len()).step_by(S::LANES) {
+        let own_steps = S::LANES.min(steps.len() - k);
+        for i in (0..rows.len()).step_by(S::LANES) {
+            let own_rows = S::LANES.min(rows.len() - i);
+            // SAFETY: the rows and steps are inside A, as the caller promises; a row of the block has room for every
+            // vector; row i + LANES - 1 and step k + LANES - 1 at most are inside the target.
+            unsafe {
+                for (step, line) in (steps.start + k..).zip(block.iter_mut().take(own_steps)) {
+                    simd.store_ptr(line.as_mut_ptr(), E::load_across(simd, a, rows.start + i, step, own_rows));
+                }
+                simd.transpose_block(Transpose {
+                    source: block.as_ptr().cast(),
+                    source_row: MAX_LANES,
+                    rows: own_steps,
+                    cols: own_rows,
+                    target: target.add(i * PACKED_ROW + k),
+                    target_row: PACKED_ROW,
+                });
             }
         }
     }

@@ -35,6 +35,28 @@ pub(super) struct Tile {
     pub(super) start: TileStart,
 }
 
+impl Tile {
+    /// Writes the first `count` sums at a row and a column of C, added to what the tile starts from: what
+    /// [`RegisterTile`] does for whole tiles.
+    ///
+    /// # Safety
+    /// `count` elements of C there must be readable and writable, and those of a bias readable.
+    #[inline(always)]
+    pub(super) unsafe fn write<S: Simd>(&self, simd: S, (row, column): (usize, usize), count: usize, sum: S::F32) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            let c = self.c.add(row * self.c_row + column);
+            let value = match self.start {
+                TileStart::Scaled(0.0) => sum,
+                TileStart::Scaled(1.0) => simd.add(sum, simd.load_first_ptr(c, count)),
+                TileStart::Scaled(factor) => simd.mul_add(simd.splat(factor), simd.load_first_ptr(c, count), sum),
+                TileStart::Bias(bias) => simd.add(sum, simd.load_first_ptr(bias.add(column), count)),
+            };
+            simd.store_first_ptr(c, count, value);
+        }
+    }
+}
+
 /// How A was packed, which fixes its strides at compile time.
 #[derive(Clone, Copy)]
 pub(super) enum PackedBy {

@@ -46,6 +46,8 @@ pub use embedding::{EmbeddingRows, EmbeddingTable};
 pub use layout::{BLOCK_INPUTS, LayoutError, MOST_INPUTS, PackedWeights, TILE_NEURONS, pack, packed_len};
 pub use linear::{LinearInput, LinearLayer, LinearOutput};
 pub use multiplier::Multiplier;
+#[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
+pub(crate) use multiplier::trap;
 pub use norm::NormOutput;
 pub use params::LinearParams;
 pub use wide::{Neurons, WideWeights};

@@ -8,6 +8,14 @@
 //! Adding an instruction set is a file here and a line in the list below. Callers outside this crate see
 //! [`crate::Kernels`].
 
+#[cfg(target_arch = "x86_64")]
+use crate::amx::Hardware;
+#[cfg(test)]
+use crate::amx::Software;
+#[cfg(any(test, target_arch = "x86_64"))]
+use crate::amx::Tiled;
+#[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
+use crate::amx::TrappedBf16;
 use crate::implementations::implementations;
 
 #[cfg(target_arch = "x86_64")]
@@ -37,9 +45,10 @@ implementations! {
 }
 
 implementations! {
-    /// An instruction set for products of bf16. The first one has an instruction for them; the others compute the same
-    /// with two fused multiply-adds.
+    /// What multiplies matrices of bf16. The first two have instructions for it; the others compute the bits of the second
+    /// one with two fused multiply-adds.
     enum Bf16Set, dispatch $with_bf16_set;
+    Amx: Tiled<Hardware, avx512::Avx512Bf16> = "amx-bf16" if "x86_64";
     Avx512Bf16: avx512::Avx512Bf16 = "avx512-bf16" if "x86_64";
     Avx512: avx512::Avx512 = "avx512" if "x86_64";
     Avx2: avx2::Avx2 = "avx2" if "x86_64";
@@ -47,20 +56,26 @@ implementations! {
     #[cfg(test)] Narrow: portable::Narrow = "narrow";
     #[cfg(test)] Wide: portable::Wide = "wide";
     Portable: portable::Portable = "portable";
+    // The blocks and edges of AMX on any CPU, and its instructions, emulated where the CPU lacks them.
+    #[cfg(test)] AmxSoftware: Tiled<Software, portable::Wide> = "amx-bf16-software";
+    #[cfg(all(test, target_os = "linux"))] AmxTrapped: TrappedBf16 = "amx-bf16-trapped" if "x86_64";
 }
+pub(crate) use {with_bf16_set, with_set};
 
 impl Bf16Set {
-    /// The set that goes with the float kernels of `set`.
-    pub(crate) fn best_for(set: InstructionSet) -> Self {
-        let native = |own: &Self| own.name().strip_suffix("-bf16") == Some(set.name());
+    /// What goes with the float kernels of `set`; AMX's tiles only where they are allowed.
+    pub(crate) fn best_for(set: InstructionSet, tiles: bool) -> Self {
         let supported = Self::supported();
-        let same = || supported.iter().find(|own| own.name() == set.name());
-        supported
-            .iter()
-            .find(|own| native(own))
-            .or_else(same)
-            .copied()
-            .unwrap_or(Self::Portable(portable::Portable::ANYWHERE))
+        let best = supported.iter().find(|own| Self::goes_with(own.name(), set.name(), tiles));
+        best.copied().unwrap_or(Self::Portable(portable::Portable::ANYWHERE))
+    }
+
+    /// Whether the entry of this name may be chosen for a float set.
+    pub(crate) fn goes_with(name: &str, set: &str, tiles: bool) -> bool {
+        match name {
+            "amx-bf16" => tiles && set == "avx512",
+            _ => name.strip_suffix("-bf16").unwrap_or(name) == set,
+        }
     }
 
     /// Whether an instruction multiplies bf16, so that it is faster than f32.
@@ -69,20 +84,15 @@ impl Bf16Set {
     }
 }
 
-/// Runs a kernel with products of bf16.
-#[inline]
-pub(crate) fn run_on_bf16<K: Kernel>(set: Bf16Set, kernel: K) -> K::Output {
-    with_bf16_set!(set, simd => vectorize(simd, kernel))
-}
-
 /// Runs `kernel` on one instruction set.
 #[inline]
 pub(crate) fn run_on<K: Kernel>(set: InstructionSet, kernel: K) -> K::Output {
     with_set!(set, simd => vectorize(simd, kernel))
 }
 
+/// Runs `kernel` with the features of one instruction set.
 #[inline(always)]
-fn vectorize<S: Simd, K: Kernel>(simd: S, kernel: K) -> K::Output {
+pub(crate) fn vectorize<S: Simd, K: Kernel>(simd: S, kernel: K) -> K::Output {
     const {
         assert!(S::LANES.is_power_of_two() && S::LANES <= MAX_LANES);
         assert!(0 < S::TILE_ROWS && S::TILE_ROWS <= MAX_TILE_ROWS);

@@ -40,7 +40,8 @@ pub enum TrainingPrecision {
     /// Nothing is rounded.
     #[default]
     F32,
-    /// To bf16. The same bytes on every CPU, but faster than f32 only where there are instructions for it.
+    /// To bf16. Faster than f32 only where there are instructions for it. The same bytes on every CPU, except that those
+    /// with AMX have other last bits ([`ProductPrecision::Bf16`]).
     Bf16,
 }
 

@@ -22,7 +22,7 @@ mod rearranged;
 #[cfg(any(test, target_arch = "aarch64"))]
 mod row_pairs;
 #[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
-mod trap;
+pub(crate) mod trap;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
@@ -174,6 +174,11 @@ impl Multiplier {
         // Instruction sets are ordered as they are listed, best first.
         let allowed = |choice: &Choice| with_multiplier!(*choice, multiplier => multiplier.instruction_set()) >= set;
         Self(supported.into_iter().find(allowed).unwrap_or(Choice::Portable(Portable)))
+    }
+
+    /// Whether it uses AMX's tiles.
+    pub(crate) fn has_tiles(self) -> bool {
+        self.name() == "amx"
     }
 
     /// Rows of a full tile for codes of this width.

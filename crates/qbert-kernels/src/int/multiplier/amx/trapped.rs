@@ -4,8 +4,8 @@ use std::arch::asm;
 use std::sync::Barrier;
 
 use super::super::trap::{Handler, Trappable, Trapped, configurations};
-use super::hardware::{ask_for_tiles, cpu_has_tiles};
 use super::*;
+use crate::amx::hardware::{ask_for_tiles, cpu_has_tiles};
 use crate::int::layout::CELL_INPUTS;
 
 impl Trappable for Amx<Hardware, Portable> {
@@ -20,16 +20,17 @@ fn multiplier() -> Trapped<Amx<Hardware, Portable>> {
     Trapped::detect().expect("they run anywhere")
 }
 
-fn is_native() -> bool {
-    Hardware::detect().is_some()
+/// The unit where the CPU has it.
+fn native() -> Option<Hardware> {
+    Hardware::detect(TileNumbers::Bytes, agrees_with_software)
 }
 
-/// What `sttilecfg` writes: the configuration of this thread's tiles, or zeros.
-fn stored_configuration(_: Trapped<Amx<Hardware, Portable>>) -> [u8; 64] {
-    let mut bytes = [0xFF; 64];
-    // SAFETY: the instruction writes 64 bytes; there is a multiplier, so that it is executed or emulated.
-    unsafe { asm!("sttilecfg [{}]", in(reg) bytes.as_mut_ptr(), options(nostack, preserves_flags)) };
-    bytes
+fn unit() -> Hardware {
+    native().unwrap_or_else(|| Hardware::trapped(Handler::install()))
+}
+
+fn is_native() -> bool {
+    native().is_some()
 }
 
 /// Factors without a pattern, with gaps between their rows.
@@ -89,7 +90,7 @@ impl Factors {
 #[test]
 fn the_instructions_compute_what_their_double_computes() {
     multiplier();
-    let unit = Hardware::detect().unwrap_or_else(|| Hardware::trapped(Handler::install()));
+    let unit = unit();
     assert!(agrees_with_software(unit));
 }
 
@@ -123,13 +124,13 @@ fn tiles_are_configured_when_the_rows_change_and_only_then() {
 fn tiles_are_released_after_a_task_and_other_code_may_use_them_between() {
     let multiplier = multiplier();
     for seed in 0..3 {
-        assert_eq!(stored_configuration(multiplier), [0; 64], "nothing is configured before");
+        assert_eq!(unit().stored_configuration(), [0; 64], "nothing is configured before");
         multiplier.begin();
         Factors::new(20, 16, seed).check(multiplier);
-        let configuration = stored_configuration(multiplier);
+        let configuration = unit().stored_configuration();
         assert_eq!((configuration[0], &configuration[48..56]), (1, &[16, 16, 4, 4, 16, 4, 16, 16][..]));
         multiplier.end();
-        assert_eq!(stored_configuration(multiplier), [0; 64], "nothing is configured after");
+        assert_eq!(unit().stored_configuration(), [0; 64], "nothing is configured after");
         // The next task asks for the same shape, but this is what it finds.
         let mut other = [0_u8; 64];
         (other[0], other[16], other[48]) = (1, 8, 3);
@@ -158,7 +159,7 @@ fn every_thread_has_its_own_tiles() {
             barrier.wait();
             unit.load_rows::<6>(factors.cells.as_ptr(), CELL);
             barrier.wait();
-            unit.multiply::<0, 4, 6>();
+            unit.multiply_bytes::<0, 4, 6>();
             barrier.wait();
             unit.store_sums::<0>(sums.as_mut_ptr(), 16);
         }
@@ -166,7 +167,7 @@ fn every_thread_has_its_own_tiles() {
         unit.release();
     }
     multiplier();
-    let unit = Hardware::detect().unwrap_or_else(|| Hardware::trapped(Handler::install()));
+    let unit = unit();
     let all_factors = [(16, 1), (7, 2)].map(|(rows, seed)| {
         let rounds = 0..10;
         rounds.map(|round| Factors::new(rows, 16, seed + 2 * round)).collect::<Vec<_>>()

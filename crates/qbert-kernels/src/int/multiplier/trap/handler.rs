@@ -26,7 +26,7 @@ thread_local! {
 }
 
 /// How many instructions were emulated in this process so far.
-pub(super) fn emulated() -> u64 {
+pub(crate) fn emulated() -> u64 {
     EMULATED.load(Ordering::Relaxed)
 }
 

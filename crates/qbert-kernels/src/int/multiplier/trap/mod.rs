@@ -16,7 +16,8 @@ mod vectors;
 use super::Multiply;
 use crate::int::tile::{Rows, TileAddresses};
 use crate::simd::InstructionSet;
-pub(super) use handler::{Handler, configurations};
+pub(super) use handler::configurations;
+pub(crate) use handler::{Handler, emulated};
 
 /// A multiplier whose instructions run natively where the CPU has them, and are emulated elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,7 +7,6 @@ use std::process::Command;
 use super::super::amx::{Amx, Hardware};
 use super::super::avx_vnni::AvxVnni;
 use super::super::portable::Portable;
-use super::handler::emulated;
 use super::*;
 use crate::int::{Codes, LinearInput, LinearLayer, LinearOutput, LinearParams, PackedWeights, Quantizer, pack};
 use crate::tests::{codes, compute, context, noise, sums};

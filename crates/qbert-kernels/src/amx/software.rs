@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use super::{ROW_BYTES, Shape, TILE_CELLS, TILE_ROWS, TileUnit};
+use super::{ROW_BYTES, Shape, TILE_CELLS, TILE_ROWS, TileNumbers, TileUnit};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Software;
@@ -31,7 +31,7 @@ impl Tiles {
 }
 
 impl TileUnit for Software {
-    fn detect() -> Option<Self> {
+    fn detect(_: TileNumbers, _: fn(Self) -> bool) -> Option<Self> {
         Some(Self)
     }
 
@@ -56,6 +56,13 @@ impl TileUnit for Software {
         TILES.with_borrow_mut(|tiles| tiles.shape = None);
     }
 
+    unsafe fn zero<const T: usize>(self) {
+        TILES.with_borrow_mut(|tiles| {
+            tiles.rows(T);
+            tiles.bytes[T] = [[0; ROW_BYTES]; TILE_ROWS];
+        });
+    }
+
     unsafe fn load_rows<const T: usize>(self, rows: *const u8, stride: usize) {
         TILES.with_borrow_mut(|tiles| {
             let count = tiles.rows(T);
@@ -68,7 +75,7 @@ impl TileUnit for Software {
         });
     }
 
-    unsafe fn multiply<const SUMS: usize, const ROWS: usize, const WEIGHTS: usize>(self) {
+    unsafe fn multiply_bytes<const SUMS: usize, const ROWS: usize, const WEIGHTS: usize>(self) {
         TILES.with_borrow_mut(|tiles| {
             let count = tiles.rows(SUMS);
             assert!(tiles.rows(ROWS) == count && tiles.rows(WEIGHTS) == TILE_CELLS, "tiles of different shapes");
@@ -90,6 +97,15 @@ impl TileUnit for Software {
         });
     }
 
+    unsafe fn multiply_bf16<const SUMS: usize, const ROWS: usize, const COLUMNS: usize>(self) {
+        add_products::<SUMS, ROWS, COLUMNS>(|before, pairs| {
+            let sums = pairs.fold([0.0; 2], |sums, (a, b)| {
+                std::array::from_fn(|part| without_subnormals(a[part].mul_add(b[part], sums[part])))
+            });
+            without_subnormals(before + without_subnormals(sums[0] + sums[1]))
+        });
+    }
+
     unsafe fn store_sums<const T: usize>(self, sums: *mut i32, stride: usize) {
         TILES.with_borrow(|tiles| {
             for (index, row) in tiles.bytes[T].iter().enumerate().take(tiles.rows(T)) {
@@ -98,6 +114,36 @@ impl TileUnit for Software {
             }
         });
     }
+}
+
+/// A row's pairs of bf16 and a column's, as f32.
+type Pairs<'a> = &'a mut dyn Iterator<Item = ([f32; 2], [f32; 2])>;
+
+/// The frame of the products of bf16: `sum(before, pairs)` for every sum of a tile.
+pub(super) fn add_products<const SUMS: usize, const ROWS: usize, const COLUMNS: usize>(
+    sum: impl Fn(f32, Pairs<'_>) -> f32,
+) {
+    TILES.with_borrow_mut(|tiles| {
+        let count = tiles.rows(SUMS);
+        assert!(tiles.rows(ROWS) == count && tiles.rows(COLUMNS) == TILE_CELLS, "tiles of different shapes");
+        let (rows, columns) = (tiles.bytes[ROWS], tiles.bytes[COLUMNS]);
+        for (sums, row) in tiles.bytes[SUMS].iter_mut().zip(&rows).take(count) {
+            for (column, place) in sums.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                let pairs = (0..TILE_CELLS).map(|cell| (pair(row, cell), pair(&columns[cell], column)));
+                *place = sum(f32::from_ne_bytes(*place), &mut { pairs }).to_ne_bytes();
+            }
+        }
+    });
+}
+
+/// Two neighbours as f32; what is too small for a normal number is zero.
+fn pair(row: &[u8; ROW_BYTES], index: usize) -> [f32; 2] {
+    let bits = u32::from_ne_bytes(row.as_chunks().0[index]);
+    [bits << 16, bits & 0xffff_0000].map(|bits| without_subnormals(f32::from_bits(bits)))
+}
+
+fn without_subnormals(x: f32) -> f32 {
+    if x.is_subnormal() { 0.0_f32.copysign(x) } else { x }
 }
 
 fn integer(row: &[u8; ROW_BYTES], index: usize) -> i32 {
