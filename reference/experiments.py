@@ -131,7 +131,7 @@ def precision_jobs(place, task):
     for precision in ["f32", "bf16"]:
         command = [str(place.bin / "qbert-paper"), "reproduce", "--task", task, "--rows", "q-bert:2/3", *START]
         command += ["--model", str(model), *files(place, task), "--sensitivity", str(place.results / f"sensitivity-{task}.json")]
-        command += ["--steps", str(training), "--lr", rate, "--precision", precision, "--seeds", "1", "2", "3"]
+        command += ["--steps", str(training), "--lr", rate, "--precision", precision, "--seeds", "1,2,3"]
         command += ["--out", str(place.results / "precision" / precision)]
         yield Job(f"precision quantize {task} {precision}", root / f"{task}-{precision}-rows.done", command)
 

@@ -177,7 +177,7 @@ fn gradients_in_bf16_are_no_further_off_than_pytorchs() {
         places.iter().map(|&place| f64::from(own[place as usize])).collect()
     });
     let theirs = sample_errors(&minilm, |name, _| minilm.golden.floats(&format!("bf16/grad_samples/{name}")));
-    println!("ours, by layer and of all: {ours:.2e?}\nPyTorch's:                 {theirs:.2e?}");
+    println!("ours, by layer and of all: {ours:.4?}\nPyTorch's:                 {theirs:.4?}");
     for (place, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
         assert!(ours <= theirs, "place {place}: {ours:e} is further off than PyTorch's {theirs:e}");
         assert!(*ours > 1e-4, "place {place}: {ours:e} is not the error of bf16");
