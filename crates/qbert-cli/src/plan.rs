@@ -15,6 +15,7 @@ use qbert_pipeline::planning::{self, Model, NewPlan, Origin, PlanRequest};
 use qbert_pipeline::{Error, ErrorKind, Result};
 
 use self::report::Report;
+pub(crate) use self::search::text as search_text;
 use super::progress::Progress;
 use super::reading::Reading;
 use super::{compute, model, note, print, versioned_json};

@@ -29,7 +29,7 @@ pub struct PlanSearch {
     /// The share of cases in which the true drop is below an interval's upper end, and as often above its lower end.
     #[serde(deserialize_with = "number::one")]
     pub interval: f64,
-    /// Hash of everything that decides a measurement besides the plan: model, data, calibration.
+    /// Hash of everything that decides a measurement besides the widths: model, data, calibration, details of the plan.
     pub inputs: String,
     /// Whether the chosen plan keeps the limit; if not, it is the nearest.
     pub holds: bool,
@@ -61,8 +61,6 @@ impl PlanSearch {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TriedPlan {
-    /// Hash of the plan.
-    pub plan: String,
     /// Bits of the encoder: `bits[layer][matrix]`, with query, key, value, attention output, intermediate and output.
     pub bits: Vec<Vec<u8>>,
     /// The whole packed file, at most.
@@ -86,14 +84,19 @@ pub struct TriedPlan {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredDrop {
     /// The metric in percent.
+    #[serde(default = "number::unknown", deserialize_with = "number::one")]
     pub value: f64,
     /// Full precision minus this.
+    #[serde(default = "number::unknown", deserialize_with = "number::one")]
     pub drop: f64,
     /// The standard error of the drop, from the examples on which both models differ.
+    #[serde(default = "number::unknown", deserialize_with = "number::one")]
     pub standard_error: f64,
     /// The lower end of the drop's interval.
+    #[serde(default = "number::unknown", deserialize_with = "number::one")]
     pub low: f64,
     /// Its upper end.
+    #[serde(default = "number::unknown", deserialize_with = "number::one")]
     pub high: f64,
 }
 
@@ -113,6 +116,7 @@ pub struct FrontierPoint {
     /// The whole packed file, at most.
     pub bytes: u64,
     /// The sum of its matrices' measured divergences, in nats.
+    #[serde(default = "number::unknown", deserialize_with = "number::one")]
     pub divergence: f64,
     /// The drop that the measured plans let expect without training.
     pub predicted: Option<f64>,

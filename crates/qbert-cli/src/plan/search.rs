@@ -7,7 +7,7 @@ use qbert_documents::{MeasuredDrop, PlanSearch, TriedPlan};
 use qbert_model::lock::DirectoryLock;
 use qbert_pipeline::planning::Model;
 use qbert_pipeline::planning::search::{
-    FILE, FoundPlan, Rounding, Search, SearchData, Watch, drop_in_words, find,
+    FILE, FoundPlan, Rounding, Search, SearchData, Watch, find, tried_in_words,
 };
 use qbert_pipeline::{Result, hashes};
 
@@ -64,13 +64,6 @@ impl Watch for Shown {
     fn starts_over(&mut self) {
         self.progress.say("model, data or details of the plan have changed: all plans are measured again");
     }
-}
-
-/// A plan that was just measured, in a line.
-pub(crate) fn tried_in_words(search: &PlanSearch, plan: &TriedPlan) -> String {
-    let expected = plan.predicted.map(|drop| format!(", expected drop {drop:.2}")).unwrap_or_default();
-    let measured = plan.measured.as_ref().map(|own| format!(", measured {}", drop_in_words(own))).unwrap_or_default();
-    format!("plan {}: {}{expected}{measured}", search.plans.len(), file_size(plan.bytes))
 }
 
 /// Every plan tried, in the order of trying.

@@ -8,6 +8,7 @@
 //! For a plan within a size, nothing has to be measured: see [`super::make`].
 
 mod bench;
+mod climb;
 mod fit;
 mod interval;
 mod ladder;
@@ -28,6 +29,7 @@ pub use bench::Rounding;
 pub(crate) use interval::{USUAL_END, measured_drop, with_ends};
 
 use self::bench::Bench;
+use self::climb::{Climb, EXPECTED_RECOVERY};
 use self::fit::Fit;
 use self::ladder::{Next, Rung, Trial, next};
 use super::choose::Mixed;
@@ -178,6 +180,58 @@ pub fn find(search: &Search<'_>, compute: &Compute, watch: &mut dyn Watch) -> Re
     finder.choose(end)
 }
 
+/// Finds the plan to train next, if the one before missed the limit or there was none; `None` if there is none left. The
+/// trainings that `training` is the hash of are those that count.
+///
+/// # Errors
+/// As [`find`].
+pub(crate) fn find_to_train(
+    search: &Search<'_>,
+    training: &str,
+    compute: &Compute,
+    watch: &mut dyn Watch,
+) -> Result<Option<FoundPlan>> {
+    let request = super::make::measured_request(search.request, search.model.shape.layers)?;
+    let mut finder = Finder::open(search, &request, compute, watch)?;
+    let points = finder.limit.points;
+    let end = finder.search_for(points, watch)?;
+    let start = match finder.search_for(EXPECTED_RECOVERY * points, watch)? {
+        Next::Found { rung, .. } | Next::Try(rung) | Next::Nothing { nearest: rung } => rung,
+    };
+    let top = match end {
+        Next::Found { rung, .. } | Next::Try(rung) | Next::Nothing { nearest: rung } => rung,
+    };
+    let trained = finder.trained(training)?;
+    let holding = trained.iter().filter(|trial| trial.judged <= points).map(|trial| trial.rung).min();
+    let measured = finder.judged()?;
+    let Some(rung) = holding.or(finder.climb(&measured, &trained, (start, top)).next()) else { return Ok(None) };
+    if measured.iter().all(|trial| trial.rung != rung) {
+        finder.measure(rung, points, watch)?;
+    }
+    finder.choose_to_train(rung).map(Some)
+}
+
+/// Whether any plan is left to train after those that a document lists, without measuring anything.
+///
+/// # Errors
+/// As [`find`].
+pub(crate) fn has_more_to_train(
+    search: &Search<'_>,
+    document: &PlanSearch,
+    training: &str,
+    compute: &Compute,
+) -> Result<bool> {
+    let request = super::make::measured_request(search.request, search.model.shape.layers)?;
+    let finder = Finder::new(search, &request, compute, document.clone())?;
+    let (measured, trained) = (finder.judged()?, finder.trained(training)?);
+    let ends = [EXPECTED_RECOVERY, 1.0].map(|times| {
+        match next(&finder.rungs, &measured, times * finder.limit.points, 0) {
+            Next::Found { rung, .. } | Next::Try(rung) | Next::Nothing { nearest: rung } => rung,
+        }
+    });
+    Ok(finder.climb(&measured, &trained, ends.into()).next().is_some())
+}
+
 /// A search in progress.
 struct Finder<'a> {
     search: &'a Search<'a>,
@@ -192,28 +246,42 @@ struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
+    /// A search that remembers what the file has.
     fn open(
         search: &'a Search<'a>,
         request: &'a PlanRequest,
         compute: &'a Compute,
         watch: &mut dyn Watch,
     ) -> Result<Self> {
+        let mut finder = Self::new(search, request, compute, PlanSearch::default())?;
+        finder.document = remembered(&search.memory, &finder.inputs()?, &finder.limit, watch)?;
+        Ok(finder)
+    }
+
+    fn new(
+        search: &'a Search<'a>,
+        request: &'a PlanRequest,
+        compute: &'a Compute,
+        document: PlanSearch,
+    ) -> Result<Self> {
         let limit = request.max_drop.unwrap_or(DropLimit::new(f64::NAN));
         limit.check()?;
         let mixed = make::mixed(request, &search.model)?;
         let allocations = mixed.frontier()?;
         let rungs = allocations.iter().map(|own| Rung { bytes: own.bytes, divergence: own.cost }).collect();
-        // Widths are listed with every plan; all else that a plan says is the same for all of them.
-        let everything_else = mixed.at(Precision::from_number(8)?)?;
+        Ok(Self { search, limit, mixed, allocations, rungs, bench: None, compute, document })
+    }
+
+    /// Hash of everything that decides a measurement, but for the widths, which are listed with every plan.
+    fn inputs(&self) -> Result<String> {
+        let everything_else = self.mixed.at(Precision::from_number(8)?)?;
         let inputs = json!({
-            "model": search.model_hash,
-            "data": search.data.identity,
-            "rounding": search.rounding,
+            "model": self.search.model_hash,
+            "data": self.search.data.identity,
+            "rounding": self.search.rounding,
             "plan": everything_else.to_toml(),
         });
-        let document = remembered(&search.memory, &hashes::text(&inputs.to_string()), &limit, watch)?;
-        let bench = None;
-        Ok(Self { search, limit, mixed, allocations, rungs, bench, compute, document })
+        Ok(hashes::text(&inputs.to_string()))
     }
 
     /// The widths of a rung, as the file lists them.
@@ -241,27 +309,42 @@ impl<'a> Finder<'a> {
         self.document.plans.iter().map(place).collect()
     }
 
-    /// Measured plans of this frontier, in the order of trying, with some figure of the measurement.
-    fn trials(&self, figure: impl Fn(&MeasuredDrop) -> f64) -> Result<Vec<Trial>> {
+    /// The plans of this frontier that have some figure, in the order of trying.
+    fn trials(&self, figure: impl Fn(&TriedPlan) -> Option<f64>) -> Result<Vec<Trial>> {
         let places = self.places()?;
-        let trial = |(plan, rung): (&TriedPlan, Option<usize>)| {
-            Some(Trial { rung: rung?, judged: figure(plan.measured.as_ref()?) })
-        };
+        let trial =
+            |(plan, rung): (&TriedPlan, Option<usize>)| Some(Trial { rung: rung?, judged: figure(plan)? });
         Ok(self.document.plans.iter().zip(places).filter_map(trial).collect())
+    }
+
+    /// The plans that were measured without training, with what is held against the limit.
+    fn judged(&self) -> Result<Vec<Trial>> {
+        self.trials(|plan| Some(self.document.judged(plan.measured.as_ref()?)))
+    }
+
+    /// The same of the plans that were trained in this way.
+    fn trained(&self, training: &str) -> Result<Vec<Trial>> {
+        self.trials(|plan| {
+            let trained = plan.trained.as_ref().filter(|trained| trained.training == training)?;
+            Some(self.document.judged(&trained.measured))
+        })
+    }
+
+    fn climb<'b>(&'b self, measured: &'b [Trial], missed: &'b [Trial], (start, top): (usize, usize)) -> Climb<'b> {
+        Climb { rungs: &self.rungs, measured, missed, limit: self.limit.points, start, top }
     }
 
     /// The drop to expect of every sum of divergences, as far as plans were measured.
     fn fit(&self) -> Result<Option<Fit>> {
-        let trials = self.trials(|measured| measured.drop)?;
+        let trials = self.trials(|plan| Some(plan.measured?.drop))?;
         Ok(Fit::new(trials.into_iter().map(|trial| (self.rungs[trial.rung].divergence, trial.judged))))
     }
 
     /// Measures plans until the smallest one that keeps a limit is known.
     fn search_for(&mut self, points: f64, watch: &mut dyn Watch) -> Result<Next> {
         loop {
-            let document = &self.document;
-            let trials = self.trials(|measured| document.judged(measured))?;
-            let made = document.plans.iter().filter(|plan| plan.aim == Some(points)).count();
+            let trials = self.judged()?;
+            let made = self.document.plans.iter().filter(|plan| plan.aim == Some(points)).count();
             match next(&self.rungs, &trials, points, self.limit.tries.saturating_sub(made)) {
                 Next::Try(rung) => self.measure(rung, points, watch)?,
                 end => return Ok(end),
@@ -306,14 +389,39 @@ impl<'a> Finder<'a> {
             Next::Found { rung, .. } | Next::Try(rung) => (rung, true),
             Next::Nothing { nearest } => (nearest, false),
         };
+        self.mark(rung)?;
+        self.document.holds = holds;
+        self.document.outcome = outcome(&self.document, !matches!(end, Next::Found { narrowed: false, .. }));
+        self.finish(rung)
+    }
+
+    /// Ends the search with a plan that training has to confirm.
+    fn choose_to_train(mut self, rung: usize) -> Result<FoundPlan> {
+        self.mark(rung)?;
+        let drop = self.document.chosen().and_then(|plan| plan.measured).map(|own| drop_in_words(&own));
+        let (size, metric) = (size_in_words(self.rungs[rung].bytes), &self.document.metric);
+        self.document.outcome = format!(
+            "{size}, to be trained: without training {metric} drops by {}; {} plans measured for a limit of {} points",
+            drop.unwrap_or_default(),
+            self.document.plans.len(),
+            self.limit.points
+        );
+        self.finish(rung)
+    }
+
+    /// Marks the chosen plan.
+    fn mark(&mut self, rung: usize) -> Result<()> {
         for (plan, place) in self.places()?.into_iter().enumerate() {
             self.document.plans[plan].chosen = place == Some(rung);
         }
-        self.document.holds = holds;
+        Ok(())
+    }
+
+    fn finish(mut self, rung: usize) -> Result<FoundPlan> {
         self.document.frontier = self.listed()?;
-        self.document.outcome = outcome(&self.document, !matches!(end, Next::Found { narrowed: false, .. }));
         self.write()?;
-        let found = Found { outcome: self.document.outcome.clone(), holds, max_drop: self.limit.points };
+        let PlanSearch { outcome, holds, .. } = &self.document;
+        let found = Found { outcome: outcome.clone(), holds: *holds, max_drop: self.limit.points };
         let origin = Origin::Sensitivity(Box::new(self.mixed.by_measurement(found)));
         Ok(FoundPlan { new: NewPlan { plan: self.plan(rung)?, origin }, search: self.document })
     }
@@ -352,6 +460,9 @@ fn remembered(path: &Path, inputs: &str, limit: &DropLimit, watch: &mut dyn Watc
     for plan in &mut document.plans {
         plan.aim = plan.aim.filter(|_| !is_other);
         plan.measured = plan.measured.map(|measured| with_ends(measured, limit.sure()));
+        if let Some(trained) = &mut plan.trained {
+            trained.measured = with_ends(trained.measured, limit.sure());
+        }
         plan.chosen = false;
     }
     inputs.clone_into(&mut document.inputs);
@@ -364,6 +475,13 @@ fn remembered(path: &Path, inputs: &str, limit: &DropLimit, watch: &mut dyn Watc
 pub(crate) fn write(path: &Path, document: &PlanSearch) -> Result<()> {
     let text = qbert_documents::to_json(document);
     Ok(atomic::write_file(path, |writer| writer.write_all(text.as_bytes()))?)
+}
+
+/// A plan that was just measured, for people.
+pub fn tried_in_words(search: &PlanSearch, plan: &TriedPlan) -> String {
+    let expected = plan.predicted.map(|drop| format!(", expected drop {drop:.2}")).unwrap_or_default();
+    let measured = plan.measured.as_ref().map(|own| format!(", measured {}", drop_in_words(own))).unwrap_or_default();
+    format!("plan {}: {}{expected}{measured}", search.plans.len(), size_in_words(plan.bytes))
 }
 
 /// A measured drop with its interval, for people: `0.34 points (-0.21 to 0.90)`.
