@@ -40,8 +40,8 @@ pub use data::{
 };
 pub use error::{Error, Result};
 pub use qbert_documents::{
-    Answer, BeforeAfter, Change, Changes, Fact, FrontierPoint, MeasuredDrop, ModelPoint, Models, PlanSearch, Provenance,
-    Speed, Summary, TrainedDrop, TriedPlan,
+    Answer, BeforeAfter, Change, Changes, Fact, FrontierPoint, MeasuredDrop, ModelPoint, Models, PlanSearch,
+    Provenance, Speed, Summary, TrainedDrop, TriedPlan,
 };
 pub use text::significant;
 

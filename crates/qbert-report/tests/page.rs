@@ -224,7 +224,11 @@ fn any_part_alone_makes_a_report_that_says_what_is_missing() {
         assert_eq!(sections(&page), [name, "missing"]);
     }
     let report = Report { sensitivity: full.sensitivity, ..empty };
-    assert_eq!(sections(&parsed(&report.render().html)), ["eigenvalues", "measured", "plan", "missing"], "Ω needs no plan");
+    assert_eq!(
+        sections(&parsed(&report.render().html)),
+        ["eigenvalues", "measured", "plan", "missing"],
+        "Ω needs no plan"
+    );
 }
 
 /// No mark may have a coordinate that is not a number.

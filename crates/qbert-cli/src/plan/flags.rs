@@ -144,7 +144,10 @@ fn sensitivities(options: &Options, given: &Given) -> Result<()> {
         return match given.of_sensitivity.first() {
             Some(flag) => refuse(
                 format!("{flag} needs the sensitivities of the layers"),
-                "add --sensitivity FILE (from `qbert analyze`)",
+                match *flag {
+                    "--max-drop" => "add --sensitivity FILE (from `qbert analyze --method kl`)",
+                    _ => "add --sensitivity FILE (from `qbert analyze`)",
+                },
             ),
             None => Ok(()),
         };

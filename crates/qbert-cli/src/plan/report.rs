@@ -32,12 +32,7 @@ struct PaperMib {
 }
 
 impl Report {
-    pub(super) fn new(
-        new: &NewPlan,
-        shape: &ModelShape,
-        directory: &Path,
-        search: Option<PlanSearch>,
-    ) -> Result<Self> {
+    pub(super) fn new(new: &NewPlan, shape: &ModelShape, directory: &Path, search: Option<PlanSearch>) -> Result<Self> {
         let NewPlan { plan, origin } = new;
         let paper = shape.paper_size(plan)?;
         let parameters: usize = shape.tensors.iter().map(|t| t.rows * t.cols + t.companions).sum();

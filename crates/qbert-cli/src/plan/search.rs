@@ -6,9 +6,7 @@ use std::path::Path;
 use qbert_documents::{MeasuredDrop, PlanSearch, TriedPlan};
 use qbert_model::lock::DirectoryLock;
 use qbert_pipeline::planning::Model;
-use qbert_pipeline::planning::search::{
-    FILE, FoundPlan, Rounding, Search, SearchData, Watch, find, tried_in_words,
-};
+use qbert_pipeline::planning::search::{FILE, FoundPlan, Rounding, Search, SearchData, Watch, find, tried_in_words};
 use qbert_pipeline::{Result, hashes};
 
 use super::Options;

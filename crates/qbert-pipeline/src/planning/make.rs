@@ -5,8 +5,8 @@ use std::path::Path;
 use qbert_kernels::Threads;
 use qbert_model::sizes::file_size;
 use qbert_quant::{
-    EmbeddingPlan, GroupSpec, LayerSensitivity, Metric, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking, Site,
-    SitePlan, Widths,
+    EmbeddingPlan, GroupSpec, LayerSensitivity, Metric, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking,
+    Site, SitePlan, Widths,
 };
 
 use super::choose::Mixed;
@@ -54,7 +54,7 @@ pub(super) fn measured_request(request: &PlanRequest, layers: usize) -> Result<P
     let refuse = |message: String, hint: &str| Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()));
     let Some(sites) = sensitivity::read(path, layers)?.sites else {
         let message = format!("`plan.max_drop`: {} has no measured divergences", path.display());
-        let hint = "measure them: `qbert analyze --method kl`, with the directory of that file as --out";
+        let hint = "measure them with `qbert analyze --method kl` in the directory of that file";
         return refuse(message, hint);
     };
     let mut request = PlanRequest { metric: Some(Metric::Divergence), ..request.clone() };
@@ -64,7 +64,7 @@ pub(super) fn measured_request(request: &PlanRequest, layers: usize) -> Result<P
         request.bits = first.iter().filter(|own| is_everywhere(own.bits)).map(|own| own.bits.into()).collect();
     }
     if request.bits.len() < 2 {
-        let message = format!("`plan.max_drop`: {} widths leave nothing to choose from", request.bits.len());
+        let message = "`plan.max_drop`: one width leaves nothing to choose from".to_owned();
         return refuse(message, "give several that were measured, such as `plan.bits` 2,3,4,8");
     }
     Ok(request)

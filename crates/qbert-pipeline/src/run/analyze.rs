@@ -86,8 +86,7 @@ fn measure(context: &mut Context<'_>) -> Result<()> {
     };
     context.perform(step, |context| {
         let data = read_data(&model, &job.dev_data(), &mut context.checked.shared)?;
-        let measurement =
-            Measurement { model, data: job.dev_data(), settings, out: job.out.clone(), resume: true };
+        let measurement = Measurement { model, data: job.dev_data(), settings, out: job.out.clone(), resume: true };
         let watch = &mut *context.watch;
         let save_every = watch.save_every().unwrap_or(SAVE_EVERY);
         measure_on(&measurement, data, context.compute, save_every, &mut |trial| {

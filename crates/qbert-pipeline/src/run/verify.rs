@@ -114,6 +114,10 @@ impl search::Watch for Told<'_> {
 pub(super) fn is_settled(context: &mut Context<'_>) -> Result<bool> {
     let job = context.job;
     let Some(limit) = job.plan.max_drop.filter(|_| is_asked(job)) else { return Ok(true) };
+    if job.quantize.settings.epochs == 0 {
+        // Without training, the model is the one that was measured, to the last bit.
+        return Ok(true);
+    }
     let is_own = context.record().inputs(Stage::Plan).is_none() || context.record().edited(&job.out, Stage::Plan)?;
     if is_own {
         context.watch.say("the plan was changed by hand: whether the drop stays within its limit is not checked");
@@ -135,25 +139,31 @@ pub(super) fn is_settled(context: &mut Context<'_>) -> Result<bool> {
             search::measured_drop(&full, &trained.evaluation, limit.sure())
         }
     };
+    let trained = search.plans.iter().filter_map(|plan| plan.trained.as_ref());
+    let trained = trained.filter(|own| own.training == training).count() + usize::from(known.is_none());
     search.plans[chosen].trained = Some(TrainedDrop { training, measured });
     search.holds = search.judged(&measured) <= limit.points;
-    let trained = search.plans.iter().filter(|plan| plan.trained.is_some()).count();
     let (size, drop) = (search::size_in_words(search.plans[chosen].bytes), search::drop_in_words(&measured));
     let PlanSearch { metric, plans, .. } = &search;
     let is_settled = search.holds || !has_more(context, &search)?;
     let outcome = match (search.holds, is_settled) {
         (true, _) => {
-            let points = limit.points;
+            let within = format!("within {}{}", limit.points, search::confidence_in_words(&limit));
             let counts = format!("{} plans measured, {trained} trained", plans.len());
-            format!("{size}: {metric} drops by {drop} after training, within {points}; {counts}")
+            format!("{size}: {metric} drops by {drop} after training, {within}; {counts}")
         }
         (false, true) => format!(
-            "none of the {trained} plans trained keeps the drop of {metric} within {} points; the last, {size}, drops by {drop}",
-            limit.points
+            "none of the {trained} plans trained keeps the drop of {metric} within {} points{}; the last, {size}, drops by {drop}",
+            limit.points,
+            search::confidence_in_words(&limit)
         ),
-        (false, false) => format!("{size} misses the limit: {metric} drops by {drop} after training; a larger plan is next"),
+        (false, false) => {
+            format!("{size} misses the limit: {metric} drops by {drop} after training; a larger plan is next")
+        }
     };
-    context.watch.say(&outcome);
+    if known.is_none() {
+        context.watch.say(&outcome);
+    }
     search.outcome = outcome;
     search.plans[chosen].chosen = is_settled;
     search::write(&job.path(FILE), &search)?;
@@ -162,13 +172,8 @@ pub(super) fn is_settled(context: &mut Context<'_>) -> Result<bool> {
 
 /// Whether a plan is left to train.
 fn has_more(context: &mut Context<'_>, search: &PlanSearch) -> Result<bool> {
-    let job = context.job;
-    if job.quantize.settings.epochs == 0 {
-        return Ok(false);
-    }
-    with_search(context, |own, context| {
-        search::has_more_to_train(own, search, &training_key(job), context.compute)
-    })
+    let training = training_key(context.job);
+    with_search(context, |own, context| search::has_more_to_train(own, search, &training, context.compute))
 }
 
 /// What came out of the search, if the run has a limit and its own plan.

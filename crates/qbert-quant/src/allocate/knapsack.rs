@@ -311,9 +311,8 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below
         };
-        let items: Vec<Vec<Choice>> = (0..7)
-            .map(|_| (0..4).map(|_| choice(1 + random(12), random(1000) as f64 / 8.0)).collect())
-            .collect();
+        let items: Vec<Vec<Choice>> =
+            (0..7).map(|_| (0..4).map(|_| choice(1 + random(12), random(1000) as f64 / 8.0)).collect()).collect();
         let found = frontier(&items).unwrap();
         assert!(found.windows(2).all(|pair| pair[0].bytes < pair[1].bytes && pair[0].cost > pair[1].cost));
         let (smallest, largest) = (found[0].bytes, found[found.len() - 1].bytes);

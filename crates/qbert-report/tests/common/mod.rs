@@ -107,14 +107,10 @@ fn measured(layers: usize) -> MeasuredSites {
 }
 
 fn plan_search() -> PlanSearch {
-    let measured = |drop: f64| MeasuredDrop {
-        value: 90.0 - drop,
-        drop,
-        standard_error: 0.25,
-        low: drop - 0.5,
-        high: drop + 0.5,
-    };
-    let rows = [(9.5, 0.8, None, 3.2), (17.2, 0.01, None, -0.1), (11.5, 0.2, Some(0.9), 0.7), (12.5, 0.1, Some(0.4), 0.3)];
+    let measured =
+        |drop: f64| MeasuredDrop { value: 90.0 - drop, drop, standard_error: 0.25, low: drop - 0.5, high: drop + 0.5 };
+    let rows =
+        [(9.5, 0.8, None, 3.2), (17.2, 0.01, None, -0.1), (11.5, 0.2, Some(0.9), 0.7), (12.5, 0.1, Some(0.4), 0.3)];
     let tried = |(size, divergence, predicted, drop): (f64, f64, Option<f64>, f64)| TriedPlan {
         bits: vec![vec![2, 2, 3, 3, 4, 4]; 6],
         bytes: (size * 1e6) as u64,

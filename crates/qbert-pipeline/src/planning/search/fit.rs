@@ -64,7 +64,8 @@ mod tests {
     #[test]
     fn the_curve_goes_through_what_rises_and_averages_what_does_not() {
         let fit = Fit::new([(4.0, 3.0), (0.0, 0.0), (2.0, 1.0)]).unwrap();
-        for (divergence, drop) in [(-1.0, 0.0), (0.0, 0.0), (1.0, 0.5), (2.0, 1.0), (3.0, 2.0), (4.0, 3.0), (9.0, 3.0)] {
+        for (divergence, drop) in [(-1.0, 0.0), (0.0, 0.0), (1.0, 0.5), (2.0, 1.0), (3.0, 2.0), (4.0, 3.0), (9.0, 3.0)]
+        {
             assert_eq!(fit.at(divergence), drop, "{divergence}");
         }
         // The second and third are in the wrong order: both are taken for their mean.

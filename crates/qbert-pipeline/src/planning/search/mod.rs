@@ -83,7 +83,10 @@ impl DropLimit {
         }
         if let Some(sure) = self.confidence.filter(|sure| !(*sure > 0.5 && *sure < 1.0)) {
             let message = format!("`plan.confidence` is {sure}: it must be above 0.5 and below 1");
-            return refuse(message, "give a number such as 0.95, or leave it out: then the measured drop itself decides");
+            return refuse(
+                message,
+                "give a number such as 0.95, or leave it out: then the measured drop itself decides",
+            );
         }
         if self.tries == 0 {
             let message = "`plan.tries` is 0: a plan has to be measured before it can be chosen".to_owned();
@@ -224,11 +227,10 @@ pub(crate) fn has_more_to_train(
     let request = super::make::measured_request(search.request, search.model.shape.layers)?;
     let finder = Finder::new(search, &request, compute, document.clone())?;
     let (measured, trained) = (finder.judged()?, finder.trained(training)?);
-    let ends = [EXPECTED_RECOVERY, 1.0].map(|times| {
-        match next(&finder.rungs, &measured, times * finder.limit.points, 0) {
+    let ends =
+        [EXPECTED_RECOVERY, 1.0].map(|times| match next(&finder.rungs, &measured, times * finder.limit.points, 0) {
             Next::Found { rung, .. } | Next::Try(rung) | Next::Nothing { nearest: rung } => rung,
-        }
-    });
+        });
     Ok(finder.climb(&measured, &trained, ends.into()).next().is_some())
 }
 
@@ -287,7 +289,8 @@ impl<'a> Finder<'a> {
     /// The widths of a rung, as the file lists them.
     fn bits(&self, rung: usize) -> Result<Vec<Vec<u8>>> {
         let plan = self.plan(rung)?;
-        let of_layer = |layer: &qbert_quant::LayerPlan| Matrix::ALL.map(|matrix| layer.get(matrix).bits.number()).to_vec();
+        let of_layer =
+            |layer: &qbert_quant::LayerPlan| Matrix::ALL.map(|matrix| layer.get(matrix).bits.number()).to_vec();
         Ok(plan.layers().iter().map(of_layer).collect())
     }
 
@@ -312,8 +315,7 @@ impl<'a> Finder<'a> {
     /// The plans of this frontier that have some figure, in the order of trying.
     fn trials(&self, figure: impl Fn(&TriedPlan) -> Option<f64>) -> Result<Vec<Trial>> {
         let places = self.places()?;
-        let trial =
-            |(plan, rung): (&TriedPlan, Option<usize>)| Some(Trial { rung: rung?, judged: figure(plan)? });
+        let trial = |(plan, rung): (&TriedPlan, Option<usize>)| Some(Trial { rung: rung?, judged: figure(plan)? });
         Ok(self.document.plans.iter().zip(places).filter_map(trial).collect())
     }
 
@@ -391,7 +393,8 @@ impl<'a> Finder<'a> {
         };
         self.mark(rung)?;
         self.document.holds = holds;
-        self.document.outcome = outcome(&self.document, !matches!(end, Next::Found { narrowed: false, .. }));
+        let narrowed = !matches!(end, Next::Found { narrowed: false, .. });
+        self.document.outcome = outcome(&self.document, &self.limit, narrowed);
         self.finish(rung)
     }
 
@@ -495,10 +498,15 @@ pub(crate) fn size_in_words(bytes: u64) -> String {
     if bytes < 1e5 { format!("{:.2} kB", bytes / 1e3) } else { format!("{:.2} MB", bytes / 1e6) }
 }
 
+/// How sure a limit should hold, to follow its number.
+pub(crate) fn confidence_in_words(limit: &DropLimit) -> String {
+    limit.confidence.map_or(String::new(), |sure| format!(" with confidence {sure}"))
+}
+
 /// What came out, in a sentence.
-fn outcome(document: &PlanSearch, narrowed: bool) -> String {
-    let PlanSearch { metric, max_drop, confidence, plans, .. } = document;
-    let sure = confidence.map_or(String::new(), |sure| format!(" with confidence {sure}"));
+fn outcome(document: &PlanSearch, limit: &DropLimit, narrowed: bool) -> String {
+    let PlanSearch { metric, max_drop, plans, .. } = document;
+    let sure = confidence_in_words(limit);
     let Some((chosen, measured)) = document.chosen().and_then(|plan| Some((plan, plan.measured?))) else {
         return String::new();
     };
