@@ -63,7 +63,7 @@ Examples:
   qbert analyze --model tuned --task sst2 --data train.tsv --out analysis
 
 Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 wrong input, 3 a limit
-that you set is missed (`compare`), 130 interrupted (Ctrl-C), 143 terminated (SIGTERM); what is done
+that you set is missed (`compare`, --max-drop), 130 interrupted (Ctrl-C), 143 terminated (SIGTERM); what is done
 is kept, and the hint says how to continue.
 Colours appear only on a terminal, and never if NO_COLOR is set.";
 

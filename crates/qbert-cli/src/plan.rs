@@ -1,20 +1,24 @@
 //! `qbert plan`: bits, groups and ranges for every part of the model, and the resulting sizes.
 //!
 //! Flags are checked against each other before anything is read ([`flags`]); [`qbert_pipeline::planning`] turns them into a
-//! plan and records how it was made; [`report`] shows it.
+//! plan and records how it was made; [`report`] shows it. A plan for `--max-drop` is found by measuring ([`search`]).
 
 mod flags;
 mod report;
+mod search;
 
 use std::path::PathBuf;
 
 use clap::Args;
+use qbert_pipeline::planning::search::{DropLimit, FoundPlan};
 use qbert_pipeline::planning::{self, Model, NewPlan, Origin, PlanRequest};
-use qbert_pipeline::{Error, Result};
+use qbert_pipeline::{Error, ErrorKind, Result};
 
 use self::report::Report;
+pub(crate) use self::search::text as search_text;
 use super::progress::Progress;
-use super::{compute, model, note, versioned_json};
+use super::reading::Reading;
+use super::{compute, model, note, print, versioned_json};
 
 /// Make a bit plan, or check one, and show the sizes it gives.
 #[derive(Debug, Args)]
@@ -27,11 +31,18 @@ Examples:
   qbert plan --model minilm --check plan.toml
   qbert plan --model tuned --sensitivity sensitivity.json --bits 2,3 --high 3 --out plan.toml
   qbert plan --model tuned --sensitivity sensitivity.json --bits 2,3,4 --budget 15 --out plan.toml
+  qbert plan --model tuned --sensitivity sensitivity.json --max-drop 0.5 --task sst2 --train train.tsv \
+      --dev dev.tsv --out plan.toml
 
 --size and --budget limit the whole packed file, in MB of 10^6 bytes: weights, embedding, everything
 in f32, tokenizer and header. --budget reads the weights of the model; for all else a directory with
-nothing but config.json is enough, but without a tokenizer its size does not count.")]
+nothing but config.json is enough, but without a tokenizer its size does not count.
+
+--max-drop measures plans on the dev data, without training, and keeps every plan tried in
+plan-search.json beside --out; the same command again continues from there. The exit code is 3 if no
+plan keeps the limit; the nearest is then written.")]
 #[command(group = clap::ArgGroup::new("source").required(true).multiple(true))]
+#[command(mut_arg("task", |argument| argument.required(false)))]
 pub(crate) struct Options {
     /// Checkpoint directory, hub id, or `minilm`.
     #[arg(long)]
@@ -80,19 +91,38 @@ pub(crate) struct Options {
     /// this size.
     #[arg(long, value_name = "MB", help_heading = "Widths from sensitivities")]
     budget: Option<f64>,
-    /// What shares a width with --budget: a `layer`, a `module` (self-attention or feed-forward) or
+    /// The smallest packed file whose metric drops by at most this many points on the dev data,
+    /// found by measuring.
+    #[arg(long, group = "source", value_name = "POINTS", help_heading = "Widths by measurement")]
+    max_drop: Option<f64>,
+    /// How sure the drop should be within --max-drop, above 0.5 and below 1: the upper end of its
+    /// interval decides [default: the measured drop itself decides].
+    #[arg(long, value_name = "SHARE", help_heading = "Widths by measurement")]
+    confidence: Option<f64>,
+    /// Most plans to measure [default: 12].
+    #[arg(long, value_name = "N", help_heading = "Widths by measurement")]
+    tries: Option<usize>,
+    /// Training files to calibrate with.
+    #[arg(long, visible_alias = "data", num_args = 1.., value_name = "FILE", help_heading = "Widths by measurement")]
+    train: Vec<PathBuf>,
+    /// File to measure the drop on.
+    #[arg(long, value_name = "FILE", help_heading = "Widths by measurement")]
+    dev: Option<PathBuf>,
+    #[command(flatten)]
+    reading: Reading,
+    /// What shares a width with --budget or --max-drop: a `layer`, a `module` (self-attention or feed-forward) or
     /// a `site` (a matrix) [default: site].
     #[arg(long, help_heading = "Widths from sensitivities")]
     granularity: Option<String>,
-    /// Sensitivity by `omega` (the paper's), `mean` (HAWQ's) or `trace` (HAWQ-V2's) [default:
-    /// omega].
+    /// Sensitivity by `omega` (the paper's), `mean` (HAWQ's), `trace` (HAWQ-V2's), `trace-error` or
+    /// `kl` (measured) [default: omega; kl with --max-drop].
     #[arg(long, help_heading = "Widths from sensitivities")]
     metric: Option<String>,
     /// Reverse the order, as the paper's MP-rev: lower widths for as many of the sensitive layers. Of a
     /// preset, swap the two widths.
     #[arg(long, help_heading = "Widths from sensitivities")]
     reverse: bool,
-    /// Threads for --budget [default: one per core].
+    /// Threads for --budget and --max-drop [default: one per core].
     #[arg(long, help_heading = "Widths from sensitivities")]
     threads: Option<usize>,
     /// Write the plan to this file.
@@ -121,6 +151,11 @@ impl Options {
             granularity: parse_if("--granularity", self.granularity.as_deref())?,
             metric: parse_if("--metric", self.metric.as_deref())?,
             reverse: self.reverse,
+            max_drop: self.max_drop.map(|points| DropLimit {
+                confidence: self.confidence,
+                tries: self.tries.unwrap_or(DropLimit::TRIES),
+                ..DropLimit::new(points)
+            }),
         })
     }
 
@@ -157,8 +192,15 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     flags::check(options)?;
     let directory = model::directory(&options.model, quiet)?;
     let shape = planning::shape(&directory)?;
-    let new = options.make(&Model { directory: &directory, shape: &shape }, quiet)?;
-    let report = Report::new(&new, &shape, &directory)?;
+    let model = Model { directory: &directory, shape: &shape };
+    let (new, search) = match options.max_drop {
+        Some(_) => {
+            let FoundPlan { new, search } = search::run(options, &model, quiet)?;
+            (new, Some(search))
+        }
+        None => (options.make(&model, quiet)?, None),
+    };
+    let report = Report::new(&new, &shape, &directory, search)?;
     if let (Some(path), false) = (&options.sensitivity, quiet) {
         let measured = planning::read_sensitivity(path, shape.layers)?;
         if measured.is_of_other_weights(&directory) == Some(true) {
@@ -173,5 +215,14 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
             note(&format!("wrote {}", out.display()));
         }
     }
-    Ok(if options.json { versioned_json("qbert-plan", &report) } else { report.text(&new.plan) })
+    let text = if options.json { versioned_json("qbert-plan", &report) } else { report.text(&new.plan) };
+    match report.missed() {
+        None => Ok(text),
+        Some(missed) => {
+            // The plans tried are what explains it.
+            print(&text);
+            let hint = "allow a larger --max-drop, offer wider --bits, or train: `qbert run --max-drop`".to_owned();
+            Err(Error::new(ErrorKind::MissedLimit, format!("--max-drop: {missed}"), hint))
+        }
+    }
 }

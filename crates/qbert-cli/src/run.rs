@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use qbert_pipeline::planning::PlanRequest;
+use qbert_pipeline::planning::search::{DropLimit, WIDTHS};
 use qbert_pipeline::run::{Finished, Job, run as run_job};
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_runtime::{Classification, Session, SessionOptions};
@@ -15,7 +16,7 @@ use qbert_runtime::{Classification, Session, SessionOptions};
 use self::progress::RunProgress;
 use super::reading::limit;
 use super::training::Training;
-use super::{compute, model, note, plan, stop, versioned_json};
+use super::{compute, model, note, plan, print, stop, versioned_json};
 
 /// Fine-tune, analyze, plan, quantize, pack, evaluate and report in one go.
 #[derive(Debug, Args)]
@@ -25,11 +26,12 @@ Examples:
   qbert run --model minilm --task sst2 --train train.tsv --dev dev.tsv --out run
   qbert run --model ./bert --task ner --train a.conll --dev b.conll --bits 2,4 --high 4 --out run
   qbert run --model tuned --task classify --train a.csv --dev b.csv --bits 4 --out run
+  qbert run --model tuned --task sst2 --train train.tsv --dev dev.tsv --max-drop 0.5 --out run
 
 The same command again does what is left: after Ctrl-C or a crash it continues; after an edit of
 plan.toml it quantizes by the edited plan; with other settings it repeats what depends on them and
 moves the old results to old/. A model that has a head for the task is not fine-tuned. One width
-(--bits 4) needs no analysis. docs/guide/run.md describes every file.")]
+(--bits 4) needs no analysis. The exit code is 3 if no plan keeps --max-drop. docs/guide/run.md describes every file.")]
 #[command(mut_arg("model", |argument| argument.required(false).help("Checkpoint directory, hub id, or `minilm` [default: minilm]")))]
 #[command(mut_arg("train", |argument| argument.required(false)))]
 #[command(mut_arg("dev", |argument| argument.required(false)))]
@@ -95,6 +97,16 @@ struct PlanFlags {
     /// The widths with the least sensitivity times squared quantization error in a packed file of this size.
     #[arg(long, value_name = "MB", conflicts_with = "own_plan")]
     budget: Option<f64>,
+    /// The smallest packed file whose metric drops by at most this many points on the dev data: plans are measured, and
+    /// trained until one keeps the limit [widths by default: 2,3,4,8].
+    #[arg(long, value_name = "POINTS", conflicts_with_all = ["high", "size", "budget", "own_plan"])]
+    max_drop: Option<f64>,
+    /// How sure the drop should be within --max-drop, above 0.5 and below 1: the upper end of its interval decides.
+    #[arg(long, value_name = "SHARE", requires = "max_drop")]
+    confidence: Option<f64>,
+    /// Most plans to measure with --max-drop [default: 12].
+    #[arg(long, value_name = "N", requires = "max_drop")]
+    tries: Option<usize>,
     /// Groups per encoder matrix: a number, `head` or `neuron` [default: 128].
     #[arg(long, conflicts_with = "own_plan")]
     groups: Option<String>,
@@ -146,7 +158,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     }
     let finished = run_job(&job, &compute, &mut RunProgress::new(quiet, options.training.save_every()))?;
     let said = if quick { ask(&finished, compute.threads().count())? } else { Vec::new() };
-    if options.training.json {
+    let text = if options.training.json {
         #[derive(serde::Serialize)]
         struct Printed<'a> {
             #[serde(flatten)]
@@ -154,9 +166,19 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
             #[serde(skip_serializing_if = "<[Said]>::is_empty")]
             predictions: &'a [Said],
         }
-        return Ok(versioned_json("qbert-run", &Printed { finished: &finished, predictions: &said }));
+        versioned_json("qbert-run", &Printed { finished: &finished, predictions: &said })
+    } else {
+        text::end(&finished, &job, &said)
+    };
+    match finished.search.filter(|search| !search.holds) {
+        None => Ok(text),
+        Some(search) => {
+            // The run is done all the same.
+            print(&text);
+            let hint = "allow a larger --max-drop, offer wider --bits, or train longer: --qat-epochs".to_owned();
+            Err(Error::new(ErrorKind::MissedLimit, format!("--max-drop: {}", search.outcome), hint))
+        }
     }
-    Ok(text::end(&finished, &job, &said))
 }
 
 fn ask(finished: &Finished, threads: usize) -> Result<Vec<Said>> {
@@ -249,7 +271,14 @@ impl PlanFlags {
     fn apply(&self, request: &mut PlanRequest) -> Result<()> {
         if !self.bits.is_empty() {
             request.bits.clone_from(&self.bits);
+        } else if self.max_drop.is_some() {
+            request.bits = WIDTHS.to_vec();
         }
+        request.max_drop = self.max_drop.map(|points| DropLimit {
+            confidence: self.confidence,
+            tries: self.tries.unwrap_or(DropLimit::TRIES),
+            ..DropLimit::new(points)
+        });
         if !self.embedding_bits.is_empty() {
             request.embedding_bits.clone_from(&self.embedding_bits);
         }

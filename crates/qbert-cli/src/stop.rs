@@ -125,6 +125,8 @@ pub fn resume_hint() -> Option<String> {
     let verb = words.iter().find(|word| !word.starts_with('-'))?;
     let resume = match verb.as_str() {
         "run" | "reproduce" => "",
+        // Every plan that was measured is kept.
+        "plan" if words.iter().any(|word| word.starts_with("--max-drop")) => "",
         "finetune" | "quantize" | "analyze" => " --resume",
         _ => return None,
     };

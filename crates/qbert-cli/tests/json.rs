@@ -1,4 +1,4 @@
-//! What `--json` prints fits its schema in `docs/reference/schemas/`, which allows no other field; and `qbert compare` as a
+//! What `--json` prints, and `plan-search.json`, fit their schemas in `docs/reference/schemas/`, which allow no other field; and `qbert compare` as a
 //! user and a CI pipeline meet it.
 
 #![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
@@ -91,6 +91,14 @@ fn every_json_output_names_its_format_and_fits_its_schema() {
     let sensitive = "plan --model run/finetuned --sensitivity run/sensitivity.json --bits 2,3";
     keep(json(&format!("{sensitive} --budget 0.2")));
     keep(json(&format!("{sensitive} --high 1 --attention-bits 4")));
+    let measure =
+        format!("analyze --method kl --model run/finetuned {CLASSIFY} --data @/classify/dev.tsv --out measured -q");
+    succeed(place.path(), &place.arguments(&measure));
+    let data = format!("{CLASSIFY} --train @/classify/train.tsv --dev @/classify/dev.tsv");
+    let limit = "--max-drop 100 --out measured/plan.toml";
+    let searched = json(&format!("plan --model run/finetuned --sensitivity measured/sensitivity.json {data} {limit}"));
+    let listed = keep(fits(&std::fs::read_to_string(place.path().join("measured/plan-search.json")).unwrap()));
+    assert_eq!((&keep(searched)["search"]["plans"], listed["holds"].as_bool()), (&listed["plans"], Some(true)));
     let files = "--train @/ner/train.conll --dev @/ner/dev.conll";
     keep(json(&format!("quantize --model ner --plan plan.toml --task ner {files} {TRAIN} --out small")));
     keep(json("pack small --out small.qbert"));

@@ -344,3 +344,47 @@ fn contradicting_flags_exit_with_2_and_say_what_to_do() {
     assert!(!said.contains("panicked") && !said.contains("[exit 0]"), "{said}");
     insta::assert_snapshot!(said);
 }
+
+#[test]
+fn limits_on_the_drop_that_make_no_sense_exit_with_2() {
+    let home = home();
+    home.write("train.tsv", "sentence\tlabel\na good film\t1\na bad film\t0\n");
+    home.write("empty.tsv", "sentence\tlabel\n");
+    let data = "--task sst2 --train train.tsv --dev train.tsv";
+    let mut said = String::new();
+    for flags in [
+        format!("--max-drop -1 {data} --out plan.toml"),
+        format!("--max-drop nan {data} --out plan.toml"),
+        format!("--max-drop 0.5 {data} --confidence 0.5 --out plan.toml"),
+        format!("--max-drop 0.5 {data} --confidence 1 --out plan.toml"),
+        format!("--max-drop 0.5 {data} --tries 0 --out plan.toml"),
+        format!("--max-drop 0.5 {data}"),
+        "--max-drop 0.5 --task sst2 --train train.tsv --out plan.toml".to_owned(),
+        "--max-drop 0.5 --task sst2 --dev train.tsv --out plan.toml".to_owned(),
+        "--max-drop 0.5 --train train.tsv --dev train.tsv --out plan.toml".to_owned(),
+        format!("--max-drop 0.5 {data} --out plan.toml --high 1"),
+        format!("--max-drop 0.5 {data} --out plan.toml --reverse"),
+        format!("--max-drop 0.5 {data} --out plan.toml --metric omega"),
+        "--max-drop 0.5 --task sst2 --train train.tsv --dev empty.tsv --out plan.toml".to_owned(),
+        "--bits 2,3 --high 1 --confidence 0.9".to_owned(),
+        "--bits 2,3 --high 1 --dev train.tsv".to_owned(),
+        // Eigenvalues are no divergences.
+        format!("--max-drop 0.5 {data} --out plan.toml"),
+    ] {
+        said += &home.run(&format!("plan {TINY} {flags}"));
+    }
+    said += &home.run(&format!("plan --model model --max-drop 0.5 {data} --out plan.toml"));
+    let site = |site: String, layer: usize, widths: &str| {
+        format!("{{\"site\": \"{site}\", \"layer\": {layer}, \"parameters\": 9, \"widths\": [{widths}]}}")
+    };
+    let widths = "{\"bits\": 2, \"divergence\": 0.1, \"error\": 1}";
+    let sites: Vec<String> = (0..3).map(|layer| site(format!("layer.{layer}.query"), layer, widths)).collect();
+    let measured = format!("\"measured\": {{\"sites\": [{}]}}, \"runs\"", sites.join(","));
+    home.write("measured.json", SENSITIVITY.replace("\"runs\"", &measured));
+    let one = "plan --model model --groups 4 --sensitivity measured.json --max-drop 0.5";
+    said += &home.run(&format!("{one} {data} --out plan.toml"));
+    said += &home.run(&format!("{one} {data} --bits 2,3 --out plan.toml"));
+    assert!(!said.contains("panicked") && !said.contains("[exit 0]"), "{said}");
+    assert!(!home.path("plan.toml").exists() && !home.path("plan-search.json").exists());
+    insta::assert_snapshot!(said);
+}

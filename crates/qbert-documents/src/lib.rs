@@ -5,6 +5,7 @@
 //! | file | type | written by |
 //! |---|---|---|
 //! | `sensitivity.json` | [`Sensitivity`] | `qbert analyze` |
+//! | `plan-search.json` | [`PlanSearch`] | `qbert plan --max-drop`, `qbert run --max-drop` |
 //! | `landscape.json` | [`LossLandscapes`] | `qbert landscape` |
 //! | `attention-kl.json` | [`AttentionKl`] | `qbert attention-kl` |
 //! | `train.jsonl` | [`LogRecord`], one per line | `qbert finetune`, `qbert quantize` |
@@ -30,6 +31,7 @@ mod landscape;
 mod log;
 mod metrics;
 pub mod number;
+mod plan_search;
 mod provenance;
 mod sensitivity;
 mod summary;
@@ -41,6 +43,7 @@ pub use error::{Error, Result};
 pub use landscape::{LayerLandscape, LossLandscapes};
 pub use log::{DevFigure, EpochRecord, LogRecord, StepRecord};
 pub use metrics::{BeforeTraining, DevMetrics, RunMetrics, StageMetrics, TrainingMetrics};
+pub use plan_search::{FrontierPoint, MeasuredDrop, PlanSearch, TrainedDrop, TriedPlan};
 pub use provenance::{Fact, Provenance};
 pub use sensitivity::{
     AnalysisRun, AnalysisSubject, AnalyzedLayer, LayerMetric, MeasuredSite, MeasuredSites, MeasuredWidth, Sensitivity,

@@ -4,9 +4,9 @@
 
 use qbert_documents::{
     AnalysisRun, AnalysisSubject, AnalyzedLayer, AttentionKl, BeforeTraining, Changes, DevFigure, DevMetrics, Document,
-    EpochRecord, Error, LayerDivergence, LayerLandscape, LogRecord, LossLandscapes, MeasuredSite, MeasuredSites,
-    MeasuredWidth, Models, Provenance, RunMetrics, Sensitivity, StageMetrics, StepRecord, Summary, TrainingMetrics,
-    parse, read, to_json,
+    EpochRecord, Error, FrontierPoint, LayerDivergence, LayerLandscape, LogRecord, LossLandscapes, MeasuredDrop,
+    MeasuredSite, MeasuredSites, MeasuredWidth, Models, PlanSearch, Provenance, RunMetrics, Sensitivity, StageMetrics,
+    StepRecord, Summary, TrainedDrop, TrainingMetrics, TriedPlan, parse, read, to_json,
 };
 use serde_json::json;
 
@@ -66,9 +66,40 @@ fn round_trip<T: Document + PartialEq + std::fmt::Debug>(document: &T) {
     assert_eq!(to_json(&parse::<T>(&text, "file").unwrap()), text);
 }
 
+fn plan_search() -> PlanSearch {
+    let measured = MeasuredDrop { value: 89.5, drop: 0.5, standard_error: 0.25, low: 0.0, high: 1.0 };
+    let tried = |chosen| TriedPlan {
+        bits: vec![vec![2, 3, 2, 2, 4, 4]],
+        bytes: 12_000_000,
+        divergence: 0.25,
+        measured: Some(measured),
+        trained: Some(TrainedDrop { training: "abc".to_owned(), measured }),
+        chosen,
+        ..TriedPlan::default()
+    };
+    PlanSearch {
+        task: "sst2".to_owned(),
+        max_drop: 0.5,
+        plans: vec![tried(false), tried(true)],
+        frontier: vec![FrontierPoint { bytes: 12_000_000, divergence: 0.25, predicted: None }],
+        ..PlanSearch::default()
+    }
+}
+
+#[test]
+fn the_upper_end_decides_where_confidence_is_asked_for() {
+    let mut search = plan_search();
+    let measured = search.chosen().unwrap().measured.unwrap();
+    assert_eq!(search.judged(&measured), 0.5);
+    search.confidence = Some(0.95);
+    assert_eq!(search.judged(&measured), 1.0);
+    assert_eq!(parse::<PlanSearch>(r#"{"format": "qbert-plan-search", "version": 1}"#, "file").unwrap().chosen(), None);
+}
+
 #[test]
 fn every_document_is_read_back_as_it_was_written() {
     round_trip(&sensitivity());
+    round_trip(&plan_search());
     round_trip(&LossLandscapes {
         loss: 0.25,
         layers: vec![LayerLandscape {

@@ -148,7 +148,11 @@ pub struct LogitError {
 pub fn compare(reference: &Answered, candidate: &Answered, most: usize) -> Result<Comparison> {
     let columns = columns(reference, candidate)?;
     let (before, after) = (reference.predictions()?, candidate.predictions()?);
-    let metric = metric(reference.evaluation(&before)?, candidate.evaluation(&after)?);
+    let evaluations = (reference.evaluation(&before)?, candidate.evaluation(&after)?);
+    let metric = match &evaluations {
+        (Some(before), Some(after)) => Some(metric_change(before, after)),
+        _ => None,
+    };
     let after = renumbered(after, &columns);
     let data = &reference.data;
     let model = |own: &Answered| ComparedModel { model: own.name.clone(), bytes: own.bytes };
@@ -213,18 +217,18 @@ fn agreement(before: &Predictions, after: &Predictions) -> Agreement {
     Agreement { unit, equal, compared, percent }
 }
 
-fn metric(reference: Option<Evaluation>, candidate: Option<Evaluation>) -> Option<MetricChange> {
-    let (reference, candidate) = (reference?, candidate?);
+/// How the metric changes from one model to another, and how far that can be trusted: by the examples on which they differ.
+pub(crate) fn metric_change(reference: &Evaluation, candidate: &Evaluation) -> MetricChange {
     let (one, other) = (reference.outcomes.influences(), candidate.outcomes.influences());
     let differences: Vec<f64> = one.iter().zip(&other).map(|(one, other)| other - one).collect();
     let standard_error = Some(squared_error(&differences).sqrt()).filter(|error| error.is_finite());
-    Some(MetricChange {
+    MetricChange {
         name: reference.metric,
         reference: reference.value,
         candidate: candidate.value,
         change: candidate.value - reference.value,
         standard_error,
-    })
+    }
 }
 
 fn logit_error(reference: &Answered, candidate: &Answered, columns: &[usize]) -> Option<LogitError> {

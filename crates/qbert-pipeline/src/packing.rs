@@ -25,7 +25,7 @@ use crate::{Error, ErrorKind, Result, hashes};
 pub const FILE_NAME: &str = "model.qbert";
 
 /// Sequences of a calibration batch.
-const CALIBRATION_BATCH: usize = 32;
+pub(crate) const CALIBRATION_BATCH: usize = 32;
 
 /// What activation ranges are learned from.
 #[derive(Debug, Clone, Copy)]

@@ -7,7 +7,7 @@
 //!
 //! JSON has no NaN: a number that could not be measured is written as `null`, read back as NaN, and left out of figures.
 
-use qbert_documents::{self as documents, Changes, Header, Models, Provenance, Summary, number};
+use qbert_documents::{self as documents, Changes, Header, Models, PlanSearch, Provenance, Summary, number};
 use serde::{Deserialize, Serialize};
 
 /// Everything a report shows. A part that is `None` or empty is left out; the page says how to make it.
@@ -24,6 +24,8 @@ pub struct Report {
     pub sensitivity: Option<SensitivityPart>,
     /// Bits per layer and site.
     pub plan: Option<BitPlan>,
+    /// Every plan tried for a limit on the metric's drop.
+    pub plan_search: Option<PlanSearch>,
     /// The loss around the model.
     pub landscape: Option<LandscapePart>,
     /// How far quantization moved the attention.

@@ -39,7 +39,10 @@ pub use data::{
     LayerHeads, LayerPlane, Report, Scores, SensitivityPart, SiteBits, TrainingRun,
 };
 pub use error::{Error, Result};
-pub use qbert_documents::{Answer, BeforeAfter, Change, Changes, Fact, ModelPoint, Models, Provenance, Speed, Summary};
+pub use qbert_documents::{
+    Answer, BeforeAfter, Change, Changes, Fact, FrontierPoint, MeasuredDrop, ModelPoint, Models, PlanSearch,
+    Provenance, Speed, Summary, TrainedDrop, TriedPlan,
+};
 pub use text::significant;
 
 /// A report as texts, and the figures that the Markdown shows.

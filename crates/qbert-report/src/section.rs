@@ -7,6 +7,7 @@ pub(crate) mod landscape;
 mod measured;
 mod models;
 mod plan;
+mod plan_search;
 mod provenance;
 pub(crate) mod sensitivity;
 mod summary;
@@ -19,7 +20,7 @@ pub(crate) use summary::{headline, title};
 
 /// All sections with enough data, then a list of what is missing, then provenance.
 pub(crate) fn all(report: &Report) -> Vec<Section> {
-    let parts: [(Option<Section>, &'static str, &'static str); 10] = [
+    let parts: [(Option<Section>, &'static str, &'static str); 11] = [
         (summary::section(report), "Summary", "qbert finetune and qbert quantize write metrics.json"),
         (models::section(report), "Accuracy against size", "models.json: several models for one task"),
         (sensitivity::section(report), "Eigenvalues per layer", "qbert analyze --model … --task … --data … --out DIR"),
@@ -32,6 +33,11 @@ pub(crate) fn all(report: &Report) -> Vec<Section> {
             plan::section(report),
             "Sensitivity and bit plan",
             "qbert plan --sensitivity DIR/sensitivity.json … --out DIR/plan.toml",
+        ),
+        (
+            plan_search::section(report),
+            "Plans tried",
+            "qbert plan --max-drop POINTS --sensitivity DIR/sensitivity.json … --out DIR/plan.toml",
         ),
         (
             landscape::section(report),

@@ -24,11 +24,13 @@ fn sections(page: &Html) -> Vec<&str> {
     all(page, "main > section").iter().map(|section| section.value().id().unwrap()).collect()
 }
 
-const EVERY: [&str; 10] = [
+const EVERY: [&str; 12] = [
     "summary",
     "models",
     "eigenvalues",
+    "measured",
     "plan",
+    "plansearch",
     "landscape",
     "attention",
     "training",
@@ -204,11 +206,12 @@ fn any_part_alone_makes_a_report_that_says_what_is_missing() {
     let empty = Report::default();
     let page = parsed(&empty.render().html);
     assert_eq!(sections(&page), ["missing"]);
-    assert_eq!(all(&page, ".missing li").len(), 9);
-    let alone: [(&str, Report); 9] = [
+    assert_eq!(all(&page, ".missing li").len(), 11);
+    let alone: [(&str, Report); 10] = [
         ("summary", Report { summary: full.summary.clone(), ..empty.clone() }),
         ("models", Report { models: full.models.clone(), ..empty.clone() }),
         ("plan", Report { plan: full.plan.clone(), ..empty.clone() }),
+        ("plansearch", Report { plan_search: full.plan_search.clone(), ..empty.clone() }),
         ("landscape", Report { landscape: full.landscape.clone(), ..empty.clone() }),
         ("attention", Report { attention: full.attention.clone(), ..empty.clone() }),
         ("training", Report { training: full.training.clone(), ..empty.clone() }),
@@ -221,7 +224,11 @@ fn any_part_alone_makes_a_report_that_says_what_is_missing() {
         assert_eq!(sections(&page), [name, "missing"]);
     }
     let report = Report { sensitivity: full.sensitivity, ..empty };
-    assert_eq!(sections(&parsed(&report.render().html)), ["eigenvalues", "plan", "missing"], "Ω needs no plan");
+    assert_eq!(
+        sections(&parsed(&report.render().html)),
+        ["eigenvalues", "measured", "plan", "missing"],
+        "Ω needs no plan"
+    );
 }
 
 /// No mark may have a coordinate that is not a number.
@@ -365,7 +372,7 @@ fn markdown_names_the_figures_that_are_there() {
         .collect();
     let made: Vec<&str> = rendered.figures.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(named, made);
-    assert_eq!(made.len(), 12, "{made:?}");
+    assert_eq!(made.len(), 15, "{made:?}");
     assert!(rendered.markdown.starts_with("# sst2: Q-BERT\n"));
     let columns = |line: &str| line.replace("\\|", "").matches('|').count();
     let lines: Vec<&str> = rendered.markdown.lines().collect();

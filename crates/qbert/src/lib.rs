@@ -64,6 +64,10 @@ pub mod job {
 
 /// The bit plan: what is quantized, to how many bits, in which groups, on which ranges.
 pub mod plan {
+    pub use qbert_documents::{FrontierPoint, MeasuredDrop, PlanSearch, TrainedDrop, TriedPlan};
+    pub use qbert_pipeline::planning::search::{
+        DropLimit, FoundPlan, Rounding, Search, SearchData, Watch as SearchWatch, find,
+    };
     pub use qbert_pipeline::planning::{Model, NewPlan, Origin, PlanRequest, make, read, shape};
     pub use qbert_quant::allocate::budget::Granularity;
     pub use qbert_quant::{

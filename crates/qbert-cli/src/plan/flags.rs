@@ -15,6 +15,8 @@ struct Given {
     of_sensitivity: Vec<&'static str>,
     /// How weights and embeddings are quantized.
     details: Vec<&'static str>,
+    /// What only a plan that is measured needs.
+    of_measuring: Vec<&'static str>,
 }
 
 impl Given {
@@ -26,6 +28,7 @@ impl Given {
             ("--high", !options.high.is_empty()),
             ("--size", options.size.is_some()),
             ("--budget", options.budget.is_some()),
+            ("--max-drop", options.max_drop.is_some()),
         ];
         let choosing = [
             ("--granularity", options.granularity.is_some()),
@@ -46,6 +49,13 @@ impl Given {
                 ("--embedding-bits", !options.embedding_bits.is_empty()),
                 ("--embedding-groups", options.embedding_groups.is_some()),
             ]),
+            of_measuring: those(&[
+                ("--confidence", options.confidence.is_some()),
+                ("--tries", options.tries.is_some()),
+                ("--task", options.reading.is_task_given()),
+                ("--train", !options.train.is_empty()),
+                ("--dev", options.dev.is_some()),
+            ]),
         }
     }
 
@@ -61,6 +71,10 @@ impl Given {
 /// Refuses flags that contradict each other or would have no effect.
 pub(super) fn check(options: &Options) -> Result<()> {
     let given = Given::new(options);
+    if let (None, Some(flag)) = (options.max_drop, given.of_measuring.first()) {
+        let message = format!("{flag} has no effect: only --max-drop measures plans");
+        return refuse(message, format!("add --max-drop POINTS, or leave {flag} out"));
+    }
     if options.check.is_some() {
         return check_alone(options, &given);
     }
@@ -69,6 +83,7 @@ pub(super) fn check(options: &Options) -> Result<()> {
     }
     widths(options, &given)?;
     sensitivities(options, &given)?;
+    measuring(options)?;
     for (flag, size) in [("--size", options.size), ("--budget", options.budget)] {
         if let Some(size) = size.filter(|size| !(size.is_finite() && *size > 0.0)) {
             return refuse(
@@ -109,7 +124,7 @@ fn widths(options: &Options, given: &Given) -> Result<()> {
             let message = "--attention-bits and --ffn-bits together leave nothing for --bits";
             refuse(message, "leave out the one whose matrices --bits is for, or --bits")
         }
-        [one] if !given.bits => {
+        [one] if !given.bits && options.max_drop.is_none() => {
             let other = if one == "--ffn-bits" { "--attention-bits" } else { "--ffn-bits" };
             refuse(
                 format!("{one} alone leaves the other matrices open"),
@@ -129,34 +144,59 @@ fn sensitivities(options: &Options, given: &Given) -> Result<()> {
         return match given.of_sensitivity.first() {
             Some(flag) => refuse(
                 format!("{flag} needs the sensitivities of the layers"),
-                "add --sensitivity FILE (from `qbert analyze`)",
+                match *flag {
+                    "--max-drop" => "add --sensitivity FILE (from `qbert analyze --method kl`)",
+                    _ => "add --sensitivity FILE (from `qbert analyze`)",
+                },
             ),
             None => Ok(()),
         };
     }
-    if !given.bits {
+    if !given.bits && options.max_drop.is_none() {
         let message = "--sensitivity: all widths are given already";
         return refuse(message, "add --bits with the widths to choose from, such as --bits 2,3");
     }
     match given.deciding[..] {
         [] => {
             let message = "--sensitivity says which layers come first, but not how far to go";
-            return refuse(message, "add --high N, --size MB or --budget MB");
+            return refuse(message, "add --high N, --size MB, --budget MB or --max-drop POINTS");
         }
         [one, other, ..] => {
             return refuse(format!("{one} and {other} both decide the widths"), "give one of them");
         }
         [_] => {}
     }
-    if options.reverse && options.budget.is_some() {
-        let message = "--reverse: the best widths within a budget follow no order that could be turned round";
+    if options.reverse && (options.budget.is_some() || options.max_drop.is_some()) {
+        let message = "--reverse: the best widths of a size follow no order that could be turned round";
         return refuse(message, "use --reverse with --high or --size");
     }
-    if options.granularity.is_some() && options.budget.is_none() {
+    if options.granularity.is_some() && options.budget.is_none() && options.max_drop.is_none() {
         let message = "--granularity: --high and --size give one width to all matrices of a layer";
-        return refuse(message, "use --granularity with --budget");
+        return refuse(message, "use --granularity with --budget or --max-drop");
     }
     Ok(())
+}
+
+/// What a plan that is measured needs.
+fn measuring(options: &Options) -> Result<()> {
+    let Some(limit) = options.request()?.max_drop else { return Ok(()) };
+    limit.check()?;
+    let needed = [
+        ("--task", options.reading.is_task_given(), "the task that the metric is of, such as --task sst2"),
+        ("--train", !options.train.is_empty(), "training files to calibrate with"),
+        ("--dev", options.dev.is_some(), "a file to measure the drop on"),
+        ("--out", options.out.is_some(), "a file for the plan; every plan tried is kept beside it"),
+    ];
+    if let Some((flag, _, what)) = needed.iter().find(|(_, given, _)| !given) {
+        return refuse(format!("--max-drop needs {flag}"), format!("give {what}"));
+    }
+    match options.metric.as_deref() {
+        None | Some("kl") => Ok(()),
+        Some(other) => {
+            let message = format!("--metric {other}: --max-drop goes by measured divergence");
+            refuse(message, "leave --metric out")
+        }
+    }
 }
 
 fn refuse(message: impl Into<String>, hint: impl Into<String>) -> Result<()> {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use qbert_documents::PlanSearch;
 use qbert_pipeline::Result;
 use qbert_pipeline::planning::{NewPlan, Origin, short, whole_file};
 use qbert_quant::{LayerPlan, Matrix, ModelShape, Plan, Site};
@@ -18,6 +19,9 @@ pub(super) struct Report {
     file_bytes: u64,
     f32_bytes: u64,
     origin: Origin,
+    /// Every plan tried, if it was found by measuring.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    search: Option<PlanSearch>,
 }
 
 #[derive(Debug, serde::Serialize)]
@@ -28,7 +32,7 @@ struct PaperMib {
 }
 
 impl Report {
-    pub(super) fn new(new: &NewPlan, shape: &ModelShape, directory: &Path) -> Result<Self> {
+    pub(super) fn new(new: &NewPlan, shape: &ModelShape, directory: &Path, search: Option<PlanSearch>) -> Result<Self> {
         let NewPlan { plan, origin } = new;
         let paper = shape.paper_size(plan)?;
         let parameters: usize = shape.tensors.iter().map(|t| t.rows * t.cols + t.companions).sum();
@@ -42,11 +46,18 @@ impl Report {
             file_bytes: whole_file(directory, shape, plan)?,
             f32_bytes: 4 * (parameters + shape.uncounted) as u64,
             origin: origin.clone(),
+            search,
         })
     }
 
+    /// Why the plan does not keep the limit that was asked for.
+    pub(super) fn missed(&self) -> Option<&str> {
+        self.search.as_ref().filter(|search| !search.holds).map(|search| search.outcome.as_str())
+    }
+
     pub(super) fn text(&self, plan: &Plan) -> String {
-        let mut text = format!("bits per site\n{}", self.table(plan));
+        let mut text = self.search.as_ref().map(super::search::text).unwrap_or_default();
+        let _ = write!(text, "bits per site\n{}", self.table(plan));
         let embedding = plan.sites().filter(|(site, _)| matches!(site, Site::Embedding(_)));
         let embedding: Vec<String> =
             embedding.map(|(site, planned)| format!("{site} {}", planned.bits.number())).collect();

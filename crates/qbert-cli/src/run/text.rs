@@ -33,7 +33,8 @@ pub(super) fn beginning(job: &Job, threads: usize, quick: bool) -> String {
 /// The results, and what to do with them.
 pub(super) fn end(finished: &Finished, job: &Job, said: &[Said]) -> String {
     let summary = &finished.summary;
-    let mut text = format!("{}\n", finished.packed.display());
+    let mut text = finished.search.as_ref().map(crate::plan::search_text).unwrap_or_default();
+    let _ = writeln!(text, "{}", finished.packed.display());
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "  {name:<10}  {value}");
     };

@@ -3,13 +3,13 @@
 use qbert_kernels::Threads;
 use qbert_model::Checkpoint;
 use qbert_model::sizes::{file_size, site_bytes};
-use qbert_quant::allocate::budget::{OpenSite, within};
+use qbert_quant::allocate::budget::{self, Allocation, OpenSite, within};
 use qbert_quant::allocate::knapsack::Choice;
 use qbert_quant::allocate::{assign, counts_within};
 use qbert_quant::{Matrix, Metric, Plan, Precision, Ranking, Site, SitePlan, SizeBudget, Widths};
 
 use super::make::Watch;
-use super::origin::{By, Cost, Limit, Origin, Ranked, Sensitive, UniformCost};
+use super::origin::{By, Cost, Found, Limit, Origin, Ranked, Sensitive, UniformCost};
 use super::sensitivity::Measured;
 use super::{Model, NewPlan, PlanRequest, Trial, quantization_errors};
 use crate::error::{Error, ErrorKind, Result};
@@ -45,10 +45,45 @@ impl Mixed<'_> {
     }
 
     fn size_budget(&self, limit: &Limit) -> Result<SizeBudget> {
+        Ok(SizeBudget { limit: limit.bytes, fixed: self.fixed_bytes()? })
+    }
+
+    /// The bytes of the packed file that no choice of widths changes.
+    fn fixed_bytes(&self) -> Result<u64> {
         let all = file_size(self.model.shape, &self.base)?.total();
         let open = self.open_sites().map(|site| self.bytes(site, self.widths.lowest()));
-        let fixed = all - open.sum::<Result<u64>>()? + self.model.besides_weights()?;
-        Ok(SizeBudget { limit: limit.bytes, fixed })
+        Ok(all - open.sum::<Result<u64>>()? + self.model.besides_weights()?)
+    }
+
+    /// The plan with these widths of the open sites.
+    pub(super) fn with_widths(&self, widths: &[Precision]) -> Result<Plan> {
+        let mut plan = self.base.clone();
+        for (site, &width) in self.open_sites().zip(widths) {
+            plan.site_mut(site)?.bits = width;
+        }
+        Ok(plan)
+    }
+
+    /// The plan with one width for all matrices of the encoder.
+    pub(super) fn at(&self, width: Precision) -> Result<Plan> {
+        let mut plan = self.base.clone();
+        for site in Site::all(self.model.shape.layers).filter(|site| site.layer().is_some()) {
+            plan.site_mut(site)?.bits = width;
+        }
+        Ok(plan)
+    }
+
+    /// The best widths of every size by measured divergence, smallest first; sizes are those of the whole file.
+    pub(super) fn frontier(&self) -> Result<Vec<Allocation>> {
+        let sites = self.open_sites().filter_map(|site| self.price_measured(site).transpose());
+        let sites = sites.collect::<Result<Vec<OpenSite>>>()?;
+        let granularity = self.request.granularity.unwrap_or_default();
+        Ok(budget::frontier(&sites, &self.widths, granularity, self.fixed_bytes()?)?)
+    }
+
+    /// How a plan of the frontier was found.
+    pub(super) fn by_measurement(&self, found: Found) -> Sensitive {
+        Sensitive { found: Some(found), ..self.origin(By::MaxDrop) }
     }
 
     /// One width for each layer, in the order of the ranking: for `high` and `size`.
@@ -86,10 +121,7 @@ impl Mixed<'_> {
         size_budget.check(self.smallest(&sites)?).map_err(of_budget)?;
         let open = self.price(&sites, threads, watch)?;
         let best = within(&open, &self.widths, granularity, size_budget).map_err(of_budget)?;
-        let mut plan = self.base.clone();
-        for (&site, &width) in sites.iter().zip(&best.widths) {
-            plan.site_mut(site)?.bits = width;
-        }
+        let plan = self.with_widths(&best.widths)?;
         let uniform = self.widths.as_slice().iter().enumerate().map(|(index, width)| UniformCost {
             bits: width.number(),
             predicted_cost: open.iter().map(|site| site.choices[index].cost).sum(),
@@ -187,6 +219,7 @@ impl Mixed<'_> {
             higher: None,
             limit: None,
             cost: None,
+            found: None,
         }
     }
 }

@@ -1,10 +1,12 @@
 //! From a request to a plan: the same for every layer, the paper's, or from sensitivities.
 
+use std::path::Path;
+
 use qbert_kernels::Threads;
 use qbert_model::sizes::file_size;
 use qbert_quant::{
-    EmbeddingPlan, GroupSpec, LayerSensitivity, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking, Site,
-    SitePlan, Widths,
+    EmbeddingPlan, GroupSpec, LayerSensitivity, Metric, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking,
+    Site, SitePlan, Widths,
 };
 
 use super::choose::Mixed;
@@ -21,20 +23,51 @@ pub(super) fn make(request: &PlanRequest, model: &Model<'_>, threads: &Threads, 
     if let Some(name) = &request.preset {
         return preset(request, name, model.shape);
     }
-    let base = base(request, model.shape)?;
-    let Some(path) = &request.sensitivity else {
-        return Ok(NewPlan { plan: base, origin: Origin::Uniform });
-    };
-    let widths = widths(request)?;
-    let metric = request.metric.unwrap_or_default();
-    let measured = sensitivity::read(path, model.shape.layers)?;
-    let ranking = Ranking::new(&measured.layers, metric)
-        .map_err(|error| Error::from(error).about(&format!("`plan.metric` {metric}: {}", path.display())))?;
-    let mixed = Mixed { request, model, base, widths, metric, measured, ranking };
+    if request.max_drop.is_some() {
+        let message = "`plan.max_drop`: such a plan is found by measuring, which needs data".to_owned();
+        return Err(Error::new(ErrorKind::BadInput, message, "search for it with training and dev data".to_owned()));
+    }
+    if request.sensitivity.is_none() {
+        return Ok(NewPlan { plan: base(request, model.shape)?, origin: Origin::Uniform });
+    }
+    let mixed = mixed(request, model)?;
     match request.budget {
         Some(megabytes) => mixed.by_budget(megabytes, threads, watch),
         None => mixed.by_rank(),
     }
+}
+
+/// A plan in the making, with the sensitivities that decide about it.
+pub(super) fn mixed<'a>(request: &'a PlanRequest, model: &'a Model<'a>) -> Result<Mixed<'a>> {
+    let path = request.sensitivity.as_deref().unwrap_or(Path::new(""));
+    let (base, widths) = (base(request, model.shape)?, widths(request)?);
+    let metric = request.metric.unwrap_or_default();
+    let measured = sensitivity::read(path, model.shape.layers)?;
+    let ranking = Ranking::new(&measured.layers, metric)
+        .map_err(|error| Error::from(error).about(&format!("`plan.metric` {metric}: {}", path.display())))?;
+    Ok(Mixed { request, model, base, widths, metric, measured, ranking })
+}
+
+/// The request with what a search by measured divergences needs: that metric, and the measured widths if it names none.
+pub(super) fn measured_request(request: &PlanRequest, layers: usize) -> Result<PlanRequest> {
+    let path = request.sensitivity.as_deref().unwrap_or(Path::new(""));
+    let refuse = |message: String, hint: &str| Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()));
+    let Some(sites) = sensitivity::read(path, layers)?.sites else {
+        let message = format!("`plan.max_drop`: {} has no measured divergences", path.display());
+        let hint = "measure them with `qbert analyze --method kl` in the directory of that file";
+        return refuse(message, hint);
+    };
+    let mut request = PlanRequest { metric: Some(Metric::Divergence), ..request.clone() };
+    if request.bits.is_empty() {
+        let is_everywhere = |bits: u8| sites.sites.iter().all(|site| site.widths.iter().any(|own| own.bits == bits));
+        let first = sites.sites.first().map(|site| &site.widths[..]).unwrap_or_default();
+        request.bits = first.iter().filter(|own| is_everywhere(own.bits)).map(|own| own.bits.into()).collect();
+    }
+    if request.bits.len() < 2 {
+        let message = "`plan.max_drop`: one width leaves nothing to choose from".to_owned();
+        return refuse(message, "give several that were measured, such as `plan.bits` 2,3,4,8");
+    }
+    Ok(request)
 }
 
 /// Makes the plan as if all layers were equally sensitive, as far as possible without reading weights.
@@ -57,9 +90,10 @@ pub(super) fn check(request: &PlanRequest, model: &Model<'_>) -> Result<()> {
     let (measured, ranking) =
         (Measured { task: None, model: None, layers: alike.clone(), sites: None }, Ranking::new(&alike, metric)?);
     let mixed = Mixed { request, model, base: plan, widths: widths(request)?, metric, measured, ranking };
-    match request.budget {
-        None => mixed.by_rank().map(drop),
-        Some(megabytes) => mixed.check_budget(megabytes),
+    match (&request.max_drop, request.budget) {
+        (Some(limit), _) => limit.check(),
+        (None, None) => mixed.by_rank().map(drop),
+        (None, Some(megabytes)) => mixed.check_budget(megabytes),
     }
 }
 
@@ -69,6 +103,7 @@ fn decided(request: &PlanRequest) -> Result<()> {
         ("`plan.high`", !request.high.is_empty()),
         ("`plan.size`", request.size.is_some()),
         ("`plan.budget`", request.budget.is_some()),
+        ("`plan.max_drop`", request.max_drop.is_some()),
     ];
     let given = deciding.iter().find(|(_, given)| *given).map(|(setting, _)| *setting);
     let refuse = |message: String, hint: &str| Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()));

@@ -8,6 +8,7 @@ mod file;
 mod make;
 mod origin;
 mod quantization_error;
+pub mod search;
 mod sensitivity;
 
 use std::path::{Path, PathBuf};
@@ -19,10 +20,11 @@ use qbert_quant::{GroupSpec, Metric, ModelShape, Plan, RangeMethod};
 use serde::Serialize;
 
 pub use file::{besides_weights, whole_file};
-pub use origin::{By, Cost, Limit, Origin, Ranked, Sensitive, UniformCost, short};
+pub use origin::{By, Cost, Found, Limit, Origin, Ranked, Sensitive, UniformCost, short};
 pub use quantization_error::{SiteError, Trial, plan_errors, quantization_errors};
 pub use sensitivity::{Measured, read as read_sensitivity};
 
+use self::search::DropLimit;
 use crate::error::{Error, ErrorKind, Result};
 
 /// What a plan should be like. The defaults are 128 groups (one per neuron in a smaller model), `mse` ranges, 8-bit
@@ -62,6 +64,9 @@ pub struct PlanRequest {
     pub metric: Option<Metric>,
     /// Lower widths for the sensitive layers (the paper's MP-rev).
     pub reverse: bool,
+    /// How far the metric may drop: the smallest plan that keeps it is found by measuring ([`search::find`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_drop: Option<DropLimit>,
 }
 
 /// The model a plan is for.
@@ -99,7 +104,8 @@ impl NewPlan {
 /// Makes the requested plan. If sites have to be tried at every width, `watch` gets the number that are done, and of all.
 ///
 /// # Errors
-/// Numbers that are not widths, sensitivities of another model, a size that nothing fits in.
+/// Numbers that are not widths, sensitivities of another model, a size that nothing fits in; a request for a plan that has to
+/// be measured, which [`search::find`] makes.
 pub fn make(
     request: &PlanRequest,
     model: &Model<'_>,

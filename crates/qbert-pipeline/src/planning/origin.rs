@@ -35,6 +35,9 @@ pub enum By {
     Size,
     /// A size, the optimum over all matrices.
     Budget,
+    /// A drop of the metric, measured plan by plan.
+    #[serde(rename = "max_drop")]
+    MaxDrop,
 }
 
 /// A plan from sensitivities.
@@ -69,6 +72,9 @@ pub struct Sensitive {
     /// What the optimum within a budget is predicted to cost.
     #[serde(flatten)]
     pub cost: Option<Cost>,
+    /// What measuring found.
+    #[serde(flatten)]
+    pub found: Option<Found>,
 }
 
 /// A layer in the ranking.
@@ -111,6 +117,17 @@ pub struct Cost {
     pub predicted_cost: f64,
     /// The same with one width for all.
     pub uniform: Vec<UniformCost>,
+}
+
+/// What a search by measurement found.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Found {
+    /// The largest drop that was asked for, in points.
+    pub max_drop: f64,
+    /// Whether the plan keeps it; if not, it is the nearest.
+    pub holds: bool,
+    /// What came out, in a sentence.
+    pub outcome: String,
 }
 
 /// All matrices without a fixed width, at one width.
@@ -156,6 +173,9 @@ impl Sensitive {
     }
 
     fn decision(&self) -> String {
+        if let Some(found) = &self.found {
+            return found.outcome.clone();
+        }
         let limit = self.limit.as_ref().map(|limit| format!(" within {} MB", limit.megabytes)).unwrap_or_default();
         if let Some(cost) = &self.cost {
             let whose = match cost.granularity {

@@ -98,7 +98,8 @@ fn plan_request(job: &Job, checkpoint: &Checkpoint) -> Result<PlanRequest> {
         request.groups = request.groups.or(Some(GroupSpec::default_for(narrowest)));
         request.embedding_groups = request.embedding_groups.or(Some(GroupSpec::default_for(config.hidden_size)));
     }
-    let open = request.high.is_empty() && request.size.is_none() && request.budget.is_none();
+    let limits = request.size.is_some() || request.budget.is_some() || request.max_drop.is_some();
+    let open = request.high.is_empty() && !limits;
     if open && request.bits.len() == 2 {
         request.high = vec![config.layers.div_ceil(2)];
     }

@@ -18,6 +18,7 @@ use super::{CHECKPOINT, Event, FINETUNED, Job, OLD, PLAN, RECORD, Stage, TIMES, 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hashes::{self, KnownHashes};
 use crate::packing::FILE_NAME;
+use crate::planning::search::FILE as SEARCH;
 
 /// A run in progress.
 pub(super) struct Context<'a> {
@@ -142,7 +143,12 @@ impl<'a> Context<'a> {
         let begun = Instant::now();
         let results =
             work(self).map_err(|error| if error.kind() == ErrorKind::Interrupted { self.stopped() } else { error })?;
-        self.record.finish(stage, hashes::files(&self.job.out, &results)?);
+        let mut results = hashes::files(&self.job.out, &results)?;
+        if let Some(hash) = results.get_mut(SEARCH) {
+            // It goes on to change when the plan has been trained.
+            hash.clear();
+        }
+        self.record.finish(stage, results);
         self.record.write(&self.job.out)?;
         self.log(stage, begun.elapsed().as_secs_f64());
         self.watch.stage(stage, Event::Done);

@@ -1,6 +1,7 @@
 //! Figures that only the report needs: the loss around the most and the least sensitive layer (`landscape.json`) and how far
 //! attention moved (`attention-kl.json`), as `qbert landscape` and `qbert attention-kl` write them.
 
+use qbert_quant::{Metric, Ranking};
 use qbert_train::attention_kl::{self, attention_kl_from};
 use qbert_train::landscape::{self, landscapes_on};
 use qbert_train::loading::read_data;
@@ -8,7 +9,7 @@ use qbert_train::sensitivity::{self, FILE as SENSITIVITY};
 use serde_json::json;
 
 use super::context::{Context, Step};
-use super::{CHECKPOINT, Stage, analyze, write_document};
+use super::{CHECKPOINT, Stage, analyze, verify, write_document};
 use crate::error::Result;
 use crate::planning;
 
@@ -62,7 +63,11 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
 /// The most and the least sensitive layer, or the first and the last if there was no analysis.
 fn layers(context: &Context<'_>) -> Result<Vec<usize>> {
     let job = context.job;
-    let order = if analyze::is_needed(job) {
+    let order = if verify::is_asked(job) {
+        let layers = planning::shape(&context.model())?.layers;
+        let measured = planning::read_sensitivity(&job.path(SENSITIVITY), layers)?;
+        Ranking::new(&measured.layers, Metric::Divergence)?.order().to_vec()
+    } else if analyze::is_needed(job) {
         sensitivity::read(&job.path(SENSITIVITY))?.ranking
     } else {
         (0..planning::shape(&context.model())?.layers).collect()

@@ -24,6 +24,7 @@ mod report;
 mod speed;
 mod summary;
 mod terms;
+mod verify;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -215,7 +216,9 @@ pub struct Job {
     pub always_finetune: bool,
     /// The analysis; skipped if there is only one width.
     pub analysis: sensitivity::Settings,
-    /// What the plan should be like. Without `high`, `size` and `budget`, half of the layers get the higher of two widths.
+    /// What the plan should be like. Without `high`, `size`, `budget` and `max_drop`, half of the layers get the higher of two
+    /// widths. With `max_drop`, matrices are measured instead of eigenvalues, and larger plans are trained until one keeps
+    /// the limit.
     pub plan: PlanRequest,
     /// A plan's file to use instead of making a plan.
     pub own_plan: Option<PathBuf>,
@@ -288,13 +291,20 @@ pub fn run(job: &Job, compute: &Compute, watch: &mut dyn Watch) -> Result<Finish
     }
     finetune::stage(&mut context)?;
     analyze::stage(&mut context)?;
-    plan::stage(&mut context)?;
-    quantize::stage(&mut context)?;
+    // A limit on the metric's drop may ask for another plan once the first is trained.
+    loop {
+        plan::stage(&mut context)?;
+        quantize::stage(&mut context)?;
+        if verify::is_settled(&mut context)? {
+            break;
+        }
+    }
     pack::stage(&mut context)?;
     evaluate::stage(&mut context)?;
     figures::stage(&mut context)?;
     report::stage(&mut context)?;
-    Finished::read(job)
+    let search = verify::result(&context)?;
+    Finished::read(job, search)
 }
 
 /// The summary of a run that is done, as `summary.json` has it.

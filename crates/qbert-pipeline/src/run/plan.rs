@@ -1,4 +1,5 @@
-//! Bits for every part of the model: `plan.toml`, as `qbert plan` writes it. A plan that was edited by hand stays.
+//! Bits for every part of the model: `plan.toml`, as `qbert plan` writes it. A plan that was edited by hand stays. A plan for
+//! a limit on the metric's drop is found by measuring ([`super::verify`]); `plan-search.json` lists every plan tried.
 
 use qbert_model::atomic;
 use qbert_model::sizes::file_size;
@@ -6,9 +7,9 @@ use qbert_train::sensitivity::FILE as SENSITIVITY;
 use serde_json::{Value, json};
 
 use super::context::{Context, Step};
-use super::{PLAN, Stage, analyze, hashes};
+use super::{PLAN, Stage, analyze, hashes, verify};
 use crate::error::{Error, ErrorKind, Result};
-use crate::planning::{self, Model};
+use crate::planning::{self, Model, search};
 
 pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
     let job = context.job;
@@ -27,7 +28,8 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
             None => make(context)?,
         };
         atomic::write_file(&job.path(PLAN), |writer| writer.write_all(text.as_bytes()))?;
-        Ok(vec![PLAN.to_owned()])
+        let search = verify::is_asked(job).then_some(search::FILE);
+        Ok([PLAN].into_iter().chain(search).map(str::to_owned).collect())
     })
 }
 
@@ -37,12 +39,15 @@ fn inputs(context: &mut Context<'_>) -> Result<Value> {
         return Ok(json!({ "plan": hashes::file(path)? }));
     }
     let sensitivity = analyze::is_needed(job).then(|| hashes::file(&job.path(SENSITIVITY))).transpose()?;
-    // Only a budget looks at the weights.
-    let model = match context.checked.plan.budget {
-        Some(_) => Some(context.model_hash()?),
-        None => None,
-    };
-    Ok(json!({ "wishes": context.checked.plan, "sensitivity": sensitivity, "model": model }))
+    // Only a budget and measurements look at the weights.
+    let looks = context.checked.plan.budget.is_some() || verify::is_asked(job);
+    let model = if looks { Some(context.model_hash()?) } else { None };
+    let mut inputs = json!({ "wishes": context.checked.plan, "sensitivity": sensitivity, "model": model });
+    if verify::is_asked(job) {
+        inputs["rounding"] = json!(verify::rounding(job));
+        inputs["missed_after_training"] = json!(verify::missed(job)?);
+    }
+    Ok(inputs)
 }
 
 /// An edited plan is used whatever the sensitivities say now. A request for another plan contradicts it.
@@ -62,6 +67,9 @@ fn keep(context: &mut Context<'_>, inputs: &Value) -> Result<()> {
 
 fn make(context: &mut Context<'_>) -> Result<String> {
     let job = context.job;
+    if verify::is_asked(job) {
+        return verify::find(context);
+    }
     let directory = context.model();
     let shape = planning::shape(&directory)?;
     let mut request = context.checked.plan.clone();

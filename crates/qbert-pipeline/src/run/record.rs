@@ -27,7 +27,7 @@ pub(super) struct Record {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Entry {
     inputs: Value,
-    /// Hashes of the results; absent while the stage is in progress.
+    /// Hashes of the results; absent while the stage is in progress. An empty one is of a file that goes on to change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     results: Option<BTreeMap<String, String>>,
 }
@@ -97,7 +97,7 @@ impl Record {
         let results = self.stages.get(&stage).and_then(|entry| entry.results.as_ref());
         for (name, hash) in results.into_iter().flatten() {
             let path = out.join(name);
-            if path.is_file() && hashes::file(&path)? != *hash {
+            if !hash.is_empty() && path.is_file() && hashes::file(&path)? != *hash {
                 return Ok(true);
             }
         }

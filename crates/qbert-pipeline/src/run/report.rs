@@ -14,6 +14,7 @@ use super::summary::Results;
 use super::{CHECKPOINT, FINETUNED, METRICS, PLAN, Stage, card, hashes, speed, summary, write_document};
 use crate::error::Result;
 use crate::packing::FILE_NAME;
+use crate::planning::search::FILE as SEARCH;
 
 const MODELS: &str = "models.json";
 const PROVENANCE: &str = "provenance.json";
@@ -49,7 +50,7 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
 fn inputs(context: &Context<'_>) -> Result<Value> {
     let job = context.job;
     let mut files = Map::new();
-    let names = [SENSITIVITY, PLAN, METRICS, CHANGES, speed::FILE, LANDSCAPE, ATTENTION, FILE_NAME];
+    let names = [SENSITIVITY, PLAN, SEARCH, METRICS, CHANGES, speed::FILE, LANDSCAPE, ATTENTION, FILE_NAME];
     let of_training = [FINETUNED, CHECKPOINT].map(|folder| format!("{folder}/train.jsonl"));
     for name in names.into_iter().chain(of_training.iter().map(String::as_str)) {
         if job.path(name).is_file() {

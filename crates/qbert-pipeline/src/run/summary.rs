@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use qbert_documents::{BeforeAfter, ModelPoint, Models, RunMetrics, Summary, TrainingMetrics};
+use qbert_documents::{BeforeAfter, ModelPoint, Models, PlanSearch, RunMetrics, Summary, TrainingMetrics};
 use qbert_model::PackedModel;
 use qbert_quant::{GroupSpec, Plan, Precision, RangeMethod, Site};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::context::Context;
 use super::evaluate::{read_metrics, read_trained};
 use super::speed::Measured;
-use super::{FINETUNED, Job, PLAN, Stage, read_summary};
+use super::{FINETUNED, Job, PLAN, Stage, read_summary, verify};
 use crate::error::Result;
 use crate::packing::FILE_NAME;
 
@@ -33,10 +33,13 @@ pub struct Finished {
     pub card: PathBuf,
     /// The run's directory.
     pub directory: PathBuf,
+    /// Every plan tried, if the drop of the metric was limited.
+    #[serde(skip)]
+    pub search: Option<PlanSearch>,
 }
 
 impl Finished {
-    pub(super) fn read(job: &Job) -> Result<Self> {
+    pub(super) fn read(job: &Job, search: Option<PlanSearch>) -> Result<Self> {
         Ok(Self {
             summary: read_summary(&job.out)?,
             packed: job.path(FILE_NAME),
@@ -44,6 +47,7 @@ impl Finished {
             report: job.path("report.html"),
             card: job.path("README.md"),
             directory: job.out.clone(),
+            search,
         })
     }
 }
@@ -99,6 +103,8 @@ impl Results {
             speed: speed.as_ref().map(|measured| measured.speed.clone()),
             notes: job.notes.clone(),
         };
+        let searched = verify::result(context)?;
+        summary.notes.extend(searched.map(|search| format!("The drop was limited. {}.", search.outcome)));
         summary.notes.extend(notes(context, &metrics, &trained));
         summary.notes.extend(speed.map(|measured| measured.note));
         Ok(Self { metrics, trained, packed, summary, plan_edited })

@@ -5,7 +5,7 @@
 //! is at most `½ λ ‖ΔW‖²`. It is a prediction before any training on quantized weights; use it to compare plans of
 //! one model, not to predict a metric.
 
-use super::knapsack::{Choice, solve};
+use super::knapsack::{self, Choice, Solution, solve};
 use super::{SizeBudget, Widths};
 use crate::bits::Precision;
 use crate::error::Error;
@@ -119,36 +119,70 @@ pub fn within(
     granularity: Granularity,
     budget: SizeBudget,
 ) -> Result<Allocation, Error> {
-    let count = widths.as_slice().len();
-    for site in sites {
-        let at = |source: Error| Error::AtSite { site: site.site(), source: Box::new(source) };
-        crate::range::check_length("choices", count, site.choices.len()).map_err(at)?;
-        // Checked here too, where the site's name is known.
-        if let Some(bad) = site.choices.iter().find(|choice| !(choice.cost.is_finite() && choice.cost >= 0.0)) {
-            return Err(at(Error::Cost { cost: bad.cost }));
+    let items = Items::new(sites, widths, granularity)?;
+    Ok(items.allocation(&solve(&items.choices, budget)?, widths, budget.fixed))
+}
+
+/// Every allocation that no other beats in both bytes and cost, from the smallest to the cheapest: what [`within`] finds
+/// for all budgets. `fixed` is what everything else takes.
+///
+/// # Errors
+/// As [`within`], but for a budget.
+pub fn frontier(
+    sites: &[OpenSite],
+    widths: &Widths,
+    granularity: Granularity,
+    fixed: u64,
+) -> Result<Vec<Allocation>, Error> {
+    let items = Items::new(sites, widths, granularity)?;
+    let all = knapsack::frontier(&items.choices)?;
+    Ok(all.iter().map(|solution| items.allocation(solution, widths, fixed)).collect())
+}
+
+/// What chooses a width: sites, or sites that share one.
+struct Items {
+    /// For each item, the sums over its sites at each width.
+    choices: Vec<Vec<Choice>>,
+    /// The item of each site.
+    item_of: Vec<usize>,
+}
+
+impl Items {
+    fn new(sites: &[OpenSite], widths: &Widths, granularity: Granularity) -> Result<Self, Error> {
+        let count = widths.as_slice().len();
+        for site in sites {
+            let at = |source: Error| Error::AtSite { site: site.site(), source: Box::new(source) };
+            crate::range::check_length("choices", count, site.choices.len()).map_err(at)?;
+            // Checked here too, where the site's name is known.
+            if let Some(bad) = site.choices.iter().find(|choice| !(choice.cost.is_finite() && choice.cost >= 0.0)) {
+                return Err(at(Error::Cost { cost: bad.cost }));
+            }
+        }
+        let mut keys = Vec::new();
+        let mut choices: Vec<Vec<Choice>> = Vec::new();
+        let mut item_of = Vec::with_capacity(sites.len());
+        for site in sites {
+            let key = granularity.key(site.layer, site.matrix);
+            let item = keys.iter().position(|known| *known == key).unwrap_or_else(|| {
+                keys.push(key);
+                choices.push(vec![Choice { bytes: 0, cost: 0.0 }; count]);
+                choices.len() - 1
+            });
+            for (sum, choice) in choices[item].iter_mut().zip(&site.choices) {
+                sum.bytes = sum.bytes.saturating_add(choice.bytes);
+                sum.cost += choice.cost;
+            }
+            item_of.push(item);
+        }
+        Ok(Self { choices, item_of })
+    }
+
+    fn allocation(&self, solution: &Solution, widths: &Widths, fixed: u64) -> Allocation {
+        let width = |&item: &usize| widths.as_slice()[solution.choices[item]];
+        Allocation {
+            widths: self.item_of.iter().map(width).collect(),
+            bytes: solution.bytes.saturating_add(fixed),
+            cost: solution.cost,
         }
     }
-    let mut keys = Vec::new();
-    let mut items: Vec<Vec<Choice>> = Vec::new();
-    let mut item_of = Vec::with_capacity(sites.len());
-    for site in sites {
-        let key = granularity.key(site.layer, site.matrix);
-        let item = keys.iter().position(|known| *known == key).unwrap_or_else(|| {
-            keys.push(key);
-            items.push(vec![Choice { bytes: 0, cost: 0.0 }; count]);
-            items.len() - 1
-        });
-        for (sum, choice) in items[item].iter_mut().zip(&site.choices) {
-            sum.bytes = sum.bytes.saturating_add(choice.bytes);
-            sum.cost += choice.cost;
-        }
-        item_of.push(item);
-    }
-    let solution = solve(&items, budget)?;
-    let width = |item: usize| widths.as_slice()[solution.choices[item]];
-    Ok(Allocation {
-        widths: item_of.into_iter().map(width).collect(),
-        bytes: solution.bytes.saturating_add(budget.fixed),
-        cost: solution.cost,
-    })
 }

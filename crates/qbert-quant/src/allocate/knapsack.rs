@@ -52,6 +52,30 @@ fn solve_within(items: &[Vec<Choice>], budget: SizeBudget, most_states: usize) -
     // Below the largest number, so that a sum that would overflow is always too large.
     let limit = (budget.limit - budget.fixed).min(u64::MAX - 1);
     let bounds = Bounds::new(items, limit);
+    let swept = sweep(items, |index, point| bounds.allow(index, point), most_states)?;
+    // Costs fall along the frontier, and all of it is within the limit.
+    Ok(swept.solution(swept.frontier.len().saturating_sub(1)))
+}
+
+/// Finds every combination that no other beats in both bytes and cost: the solutions of [`solve`] for all budgets at
+/// once, from the smallest to the cheapest. Bytes rise and costs fall strictly along it.
+///
+/// # Errors
+/// As [`solve`], but for a budget.
+pub fn frontier(items: &[Vec<Choice>]) -> Result<Vec<Solution>, Error> {
+    check(items)?;
+    let swept = sweep(items, |_, _| true, MOST_STATES)?;
+    Ok((0..swept.frontier.len()).map(|place| swept.solution(place)).collect())
+}
+
+/// The frontier after all items, and how it was reached.
+struct Swept {
+    frontier: Vec<Point>,
+    steps: Vec<Vec<Step>>,
+}
+
+/// Item by item, keeps what no other combination beats and `allow` does not drop.
+fn sweep(items: &[Vec<Choice>], allow: impl Fn(usize, Point) -> bool, most_states: usize) -> Result<Swept, Error> {
     let mut frontier = vec![Point { bytes: 0, cost: 0.0 }];
     let mut steps: Vec<Vec<Step>> = Vec::with_capacity(items.len());
     let mut states = 0;
@@ -61,7 +85,7 @@ fn solve_within(items: &[Vec<Choice>], budget: SizeBudget, most_states: usize) -
         let mut merge = Merge::new(&frontier, item);
         while let Some((point, step)) = merge.next() {
             let improves = reached.last().is_none_or(|last: &Point| point.cost < last.cost);
-            if improves && bounds.allow(index, point) {
+            if improves && allow(index, point) {
                 if states == most_states {
                     return Err(Error::TooManyStates { most: most_states });
                 }
@@ -73,7 +97,7 @@ fn solve_within(items: &[Vec<Choice>], budget: SizeBudget, most_states: usize) -
         frontier = reached;
         steps.push(how);
     }
-    Ok(trace_back(&frontier, &steps))
+    Ok(Swept { frontier, steps })
 }
 
 fn check(items: &[Vec<Choice>]) -> Result<(), Error> {
@@ -134,16 +158,17 @@ impl<'data> Merge<'data> {
     }
 }
 
-fn trace_back(frontier: &[Point], steps: &[Vec<Step>]) -> Solution {
-    // Costs fall along the frontier, and all of it is within the limit.
-    let best = frontier.last().copied().unwrap_or(Point { bytes: 0, cost: 0.0 });
-    let mut place = frontier.len().saturating_sub(1);
-    let mut choices = vec![0; steps.len()];
-    for (choice, steps) in choices.iter_mut().zip(steps).rev() {
-        let step = steps[place];
-        (*choice, place) = (step.choice as usize, step.parent as usize);
+impl Swept {
+    /// The combination at a place of the frontier.
+    fn solution(&self, mut place: usize) -> Solution {
+        let Point { bytes, cost } = self.frontier.get(place).copied().unwrap_or(Point { bytes: 0, cost: 0.0 });
+        let mut choices = vec![0; self.steps.len()];
+        for (choice, steps) in choices.iter_mut().zip(&self.steps).rev() {
+            let step = steps[place];
+            (*choice, place) = (step.choice as usize, step.parent as usize);
+        }
+        Solution { choices, bytes, cost }
     }
-    Solution { choices, bytes: best.bytes, cost: best.cost }
 }
 
 /// What is known about the items not yet decided, to drop hopeless combinations.
@@ -277,6 +302,27 @@ mod tests {
         ];
         assert_eq!(hull(&item), [choice(1, 8.0), choice(5, 1.0), choice(9, 0.0)]);
         assert_eq!(hull(&[choice(4, 2.0)]), [choice(4, 2.0)]);
+    }
+
+    #[test]
+    fn the_frontier_has_the_solution_of_every_budget() {
+        let mut state = 7_u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let items: Vec<Vec<Choice>> =
+            (0..7).map(|_| (0..4).map(|_| choice(1 + random(12), random(1000) as f64 / 8.0)).collect()).collect();
+        let found = frontier(&items).unwrap();
+        assert!(found.windows(2).all(|pair| pair[0].bytes < pair[1].bytes && pair[0].cost > pair[1].cost));
+        let (smallest, largest) = (found[0].bytes, found[found.len() - 1].bytes);
+        assert!(found.len() > 5, "{found:?}");
+        for limit in smallest..largest + 3 {
+            let best = found.iter().rfind(|point| point.bytes <= limit).unwrap();
+            let solved = solve(&items, SizeBudget { limit, fixed: 0 }).unwrap();
+            assert_eq!((solved.bytes, solved.cost), (best.bytes, best.cost), "{limit}");
+        }
+        assert_eq!(frontier(&[]).unwrap().len(), 1, "nothing to choose is one combination");
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 /// | `train.jsonl`, `metrics.json` | training curves, results per class, the summary's figures, provenance |
 /// | `metrics.json` of a whole run (`qbert-metrics`) | results per class, of the packed model |
 /// | `sensitivity*.json`, `landscape*.json`, `attention*.json`, `plan.toml` | their figures |
+/// | `plan-search.json` | the plans that were tried |
 /// | `summary.json`, `models.json`, `changes.json`, `provenance.json` | the sections of their names |
 ///
 /// # Errors
@@ -74,6 +75,7 @@ impl Found {
                     MetricsFile::Training(own) => metrics = Some(*own),
                 },
                 "plan.toml" => report.plan = Some(super::plan(&read()?, &file)?),
+                "plan-search.json" => report.plan_search = Some(parse(&read()?, &file)?),
                 "summary.json" => report.summary = Some(parse(&read()?, &file)?),
                 "models.json" => report.models = Some(parse(&read()?, &file)?),
                 "changes.json" => report.changes = Some(parse(&read()?, &file)?),

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use qbert_documents::{LayerMetric, MeasuredSite, MeasuredSites, MeasuredWidth};
 use qbert_report::*;
 
 /// A number that looks measured: the same for the same place.
@@ -91,6 +92,55 @@ fn models() -> Models {
     Models { metric: "accuracy".to_owned(), size: "file".to_owned(), points: rows.into_iter().map(point).collect() }
 }
 
+fn measured(layers: usize) -> MeasuredSites {
+    let site = |(layer, matrix): (usize, &str)| MeasuredSite {
+        site: format!("layer.{layer}.{matrix}"),
+        layer,
+        parameters: 100,
+        widths: vec![
+            MeasuredWidth { bits: 2, divergence: 0.2 * noise(layer + matrix.len()), error: 1.5 },
+            MeasuredWidth { bits: 4, divergence: 0.02 * noise(layer + matrix.len()), error: 0.25 },
+        ],
+    };
+    let sites = (0..layers).flat_map(|layer| ["query", "output"].map(|matrix| (layer, matrix)));
+    MeasuredSites { examples: 256, sites: sites.map(site).collect(), ..MeasuredSites::default() }
+}
+
+fn plan_search() -> PlanSearch {
+    let measured =
+        |drop: f64| MeasuredDrop { value: 90.0 - drop, drop, standard_error: 0.25, low: drop - 0.5, high: drop + 0.5 };
+    let rows =
+        [(9.5, 0.8, None, 3.2), (17.2, 0.01, None, -0.1), (11.5, 0.2, Some(0.9), 0.7), (12.5, 0.1, Some(0.4), 0.3)];
+    let tried = |(size, divergence, predicted, drop): (f64, f64, Option<f64>, f64)| TriedPlan {
+        bits: vec![vec![2, 2, 3, 3, 4, 4]; 6],
+        bytes: (size * 1e6) as u64,
+        divergence,
+        predicted,
+        aim: Some(0.5),
+        measured: Some(measured(drop)),
+        trained: (size == 12.5).then(|| TrainedDrop { training: "abc".to_owned(), measured: measured(0.15) }),
+        chosen: size == 12.5,
+    };
+    let point = |step: u64| FrontierPoint {
+        bytes: 9_500_000 + 400_000 * step,
+        divergence: 0.8 / (step + 1) as f64,
+        predicted: Some(3.2 / (step + 1) as f64),
+    };
+    PlanSearch {
+        task: "sst2".to_owned(),
+        metric: "accuracy".to_owned(),
+        examples: 872,
+        full_precision: 90.14,
+        max_drop: 0.5,
+        interval: 0.975,
+        holds: true,
+        outcome: "12.50 MB: accuracy drops by 0.30 points, within 0.5; 4 plans measured".to_owned(),
+        plans: rows.into_iter().map(tried).collect(),
+        frontier: (0..20).map(point).collect(),
+        ..PlanSearch::default()
+    }
+}
+
 fn classes() -> ClassResults {
     let scores = |value: f64| Some(Scores { precision: value, recall: value - 0.013, f1: value - 0.007 });
     let row = |name: &str, before, after| ClassRow {
@@ -125,6 +175,11 @@ fn changes() -> Changes {
 
 /// Every part, of a model with this many layers and heads.
 pub(crate) fn full(layers: usize, heads: usize) -> Report {
+    let metric = |name: &str, base: f64| LayerMetric {
+        name: name.to_owned(),
+        values: (0..layers).map(|layer| base / (layer + 1) as f64 + 0.1 * noise(layer)).collect(),
+    };
+    let metrics = vec![metric("omega", 80.0), metric("kl", 0.5)];
     Report {
         summary: Some(Summary {
             task: "sst2".to_owned(),
@@ -147,8 +202,9 @@ pub(crate) fn full(layers: usize, heads: usize) -> Report {
             notes: vec!["made up for a test".to_owned()],
         }),
         models: Some(models()),
-        sensitivity: Some(sensitivity(layers, 10)),
+        sensitivity: Some(SensitivityPart { measured: Some(measured(layers)), metrics, ..sensitivity(layers, 10) }),
         plan: Some(plan(layers)),
+        plan_search: Some(plan_search()),
         landscape: Some(LandscapePart {
             examples: 16,
             loss: 0.05,
