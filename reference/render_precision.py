@@ -53,7 +53,7 @@ def quantized():
         row = json.loads(path.read_text(encoding="utf-8"))
         if "seed" in row["id"]:
             name = row["metric"]
-            values[path.parent.name, path.parent.parent.name, int(row["id"].rsplit("seed", 1)[1])] = row["last"][name]
+            values[path.parent.name, path.parent.parent.name, int(row["id"].rsplit("seed", 1)[1])] = row["last"]["metrics"][name]
     return values
 
 

@@ -60,7 +60,10 @@ implementations! {
     #[cfg(test)] AmxSoftware: Tiled<Software, portable::Wide> = "amx-bf16-software";
     #[cfg(all(test, target_os = "linux"))] AmxTrapped: TrappedBf16 = "amx-bf16-trapped" if "x86_64";
 }
-#[expect(clippy::single_component_path_imports, reason = "this is how a macro becomes visible outside of its module")]
+#[expect(
+    clippy::single_component_path_imports,
+    reason = "this is how a macro becomes visible outside of its module"
+)]
 pub(crate) use {with_bf16_set, with_set};
 
 impl Bf16Set {
