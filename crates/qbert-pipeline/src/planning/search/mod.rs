@@ -2,7 +2,7 @@
 //!
 //! The knapsack over the measured divergences of all matrices gives the best plan of every size (the frontier). Which of them
 //! keeps the limit is measured: each candidate is quantized without training and evaluated on the dev data
-//! ([`bench`]). [`ladder`] decides which to try, [`fit`] what to expect of it. Every measurement is written to
+//! ([`bench`]). `ladder` decides which to try, `fit` what to expect of it. Every measurement is written to
 //! `plan-search.json` at once and never repeated as long as model, data and calibration are the same.
 //!
 //! For a plan within a size, nothing has to be measured: see [`super::make`].
