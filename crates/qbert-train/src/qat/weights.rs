@@ -73,7 +73,7 @@ pub enum WeightRanges {
 }
 
 impl WeightRanges {
-    /// The multiple of the learning rate that serves best (`results/recipe`).
+    /// The usual multiple of the learning rate. It has not been compared with others yet.
     pub const USUAL_MULTIPLE: f64 = 10.0;
 }
 
