@@ -151,6 +151,9 @@ fn text(found: &Comparison) -> String {
         }
         None => text += "logits       cannot be compared: the models split the texts differently\n",
     }
+    if let Some(divergence) = found.divergence {
+        let _ = writeln!(text, "divergence   {divergence:.5} nats on average");
+    }
     text + &changes(&found.changes)
 }
 

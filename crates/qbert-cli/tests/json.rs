@@ -146,6 +146,7 @@ fn two_models_are_compared() {
     let same = place.json(&format!("compare tuned same.qbert {data} --fail-below 100 --max-drop 0"));
     assert_eq!((same["agreement"]["equal"].as_u64(), same["changes"]["flipped"].as_u64()), (Some(50), Some(0)));
     assert!(same["logits"]["largest"].as_f64().unwrap() < 1e-4, "{same}");
+    assert!(same["divergence"].as_f64().unwrap().abs() < 1e-6, "{same}");
     assert_eq!(same["metric"]["change"], 0.0);
 
     // Agreement and metrics are those of the predictions that `eval` writes.

@@ -89,6 +89,9 @@ pub struct Comparison {
     pub agreement: Agreement,
     /// How far the scores are apart; absent if the models split the texts differently.
     pub logits: Option<LogitError>,
+    /// The mean divergence `KL(reference ‖ candidate)` of the answers' probabilities in nats: over sequences, tokens, or both
+    /// ends of answers. It tells models apart long before the metric does. Absent as `logits` are.
+    pub divergence: Option<f64>,
     /// The answers that changed.
     pub changes: Changes,
 }
@@ -164,6 +167,7 @@ pub fn compare(reference: &Answered, candidate: &Answered, most: usize) -> Resul
         metric,
         agreement: agreement(&before, &after),
         logits: logit_error(reference, candidate, &columns),
+        divergence: divergence(reference, candidate, &columns),
         changes: Changes::between(changes::all(data, &before, &after), most),
     })
 }
@@ -231,10 +235,49 @@ pub(crate) fn metric_change(reference: &Evaluation, candidate: &Evaluation) -> M
     }
 }
 
+/// Whether both models scored the same sequences of the same tokens.
+fn is_alike(one: &[Vec<f32>], other: &[Vec<f32>]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one.len() == other.len())
+}
+
+/// `KL(reference ‖ candidate)` of every softmax, on average.
+fn divergence(reference: &Answered, candidate: &Answered, columns: &[usize]) -> Option<f64> {
+    if !is_alike(&reference.scores, &candidate.scores) {
+        return None;
+    }
+    let (mut sum, mut count) = (0.0, 0_usize);
+    let mut add = |pairs: &mut dyn Iterator<Item = (f32, f32)>| {
+        let (before, after): (Vec<f64>, Vec<f64>) = pairs.map(|(a, b)| (f64::from(a), f64::from(b))).unzip();
+        let ([log_q, log_p], terms) = ([log_softmax(&before), log_softmax(&after)], before.len());
+        sum += (0..terms).map(|term| libm::exp(log_q[term]) * (log_q[term] - log_p[term])).sum::<f64>();
+        count += 1;
+    };
+    for (one, other) in reference.scores.iter().zip(&candidate.scores) {
+        if columns.is_empty() {
+            // An answer's start and end: a softmax over the tokens each.
+            for end in 0..2 {
+                let pairs = one.iter().zip(other).skip(end).step_by(2);
+                add(&mut pairs.map(|(&a, &b)| (a, b)));
+            }
+            continue;
+        }
+        for (one, other) in one.chunks_exact(columns.len()).zip(other.chunks_exact(columns.len())) {
+            add(&mut columns.iter().zip(other).map(|(&column, &after)| (one[column], after)));
+        }
+    }
+    (count > 0).then(|| sum / count as f64)
+}
+
+fn log_softmax(scores: &[f64]) -> Vec<f64> {
+    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = scores.iter().map(|score| libm::exp(score - largest)).sum();
+    let log = largest + libm::log(sum);
+    scores.iter().map(|score| score - log).collect()
+}
+
 fn logit_error(reference: &Answered, candidate: &Answered, columns: &[usize]) -> Option<LogitError> {
     let (one, other) = (&reference.scores, &candidate.scores);
-    let is_alike = one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one.len() == other.len());
-    if !is_alike || columns.is_empty() {
+    if !is_alike(one, other) || columns.is_empty() {
         return None;
     }
     let (mut sum, mut largest, mut scale, mut count) = (0.0, 0.0f64, 0.0, 0usize);
@@ -257,6 +300,13 @@ fn logit_error(reference: &Answered, candidate: &Answered, columns: &[usize]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn softmaxes_in_logarithms_sum_to_one() {
+        let logs = log_softmax(&[1000.0, 1001.0, 999.0]);
+        let sum: f64 = logs.iter().map(|&log| libm::exp(log)).sum();
+        assert!((sum - 1.0).abs() < 1e-12 && (logs[1] - logs[0] - 1.0).abs() < 1e-12, "{logs:?}");
+    }
 
     #[test]
     fn agreement_counts_what_the_task_predicts() {
