@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use qbert_pipeline::{Error, ErrorKind, Result};
+use qbert_quant::Precision;
 use qbert_train::sensitivity::{self, Analysis, FILE, Method, Outcome, Sensitivity, Settings, Shard, Step};
 
 use super::progress::Progress;
@@ -92,7 +93,7 @@ struct Protocol {
     trace: Option<usize>,
     /// With --method kl: widths to try [default: 2,3,4,8].
     #[arg(long, value_name = "BITS,BITS", value_delimiter = ',')]
-    widths: Vec<u32>,
+    widths: Vec<Precision>,
     /// Seed of samples and starting vectors.
     #[arg(long, default_value_t = 1)]
     seed: u64,

@@ -69,7 +69,7 @@ struct Report {
 /// The sizes at one width for all layers.
 #[derive(Debug, serde::Serialize)]
 struct Size {
-    bits: u8,
+    bits: Precision,
     groups: GroupSpec,
     paper_total_mib: f64,
     paper_encoder_mib: f64,
@@ -83,14 +83,14 @@ impl Report {
         let shape = config.shape(Some(&layout));
         let groups = GroupSpec::default_for(config.hidden_size.min(config.intermediate_size));
         let besides = besides_weights(checkpoint.directory(), &shape)?;
-        let size = |bits: u8| -> Result<Size> {
-            let width = Precision::Bits(BitWidth::new(bits)?);
+        let size = |width: Precision| -> Result<Size> {
             let plan = Plan::uniform(config.layers, width, groups, RangeMethod::Mse);
             let paper = shape.paper_size(&plan)?;
             let (paper_total_mib, paper_encoder_mib) = (paper.total(), paper.without_embedding());
             let file_bytes = weight_bytes(&shape, &plan)?.total() + besides;
-            Ok(Size { bits, groups, paper_total_mib, paper_encoder_mib, file_bytes })
+            Ok(Size { bits: width, groups, paper_total_mib, paper_encoder_mib, file_bytes })
         };
+        let widths = [BitWidth::EIGHT, BitWidth::FOUR, BitWidth::THREE, BitWidth::TWO];
         Ok(Self {
             directory: checkpoint.directory().display().to_string(),
             described: Described::new(config, checkpoint.head(), checkpoint.labels())
@@ -101,7 +101,7 @@ impl Report {
             stored_as: checkpoint.dtypes(),
             unused_tensors: checkpoint.unused(&layout),
             computer: Computer::here()?,
-            sizes: [8, 4, 3, 2].into_iter().map(size).collect::<Result<_>>()?,
+            sizes: widths.map(Precision::Bits).into_iter().map(size).collect::<Result<_>>()?,
         })
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use qbert_model::PackedModel;
 use qbert_pipeline::Result;
-use qbert_quant::{Site, SitePlan};
+use qbert_quant::{Precision, Site, SitePlan};
 
 use super::describe::Described;
 use super::machine::Computer;
@@ -24,7 +24,7 @@ struct Report {
     task: String,
     parameters: usize,
     f32_bytes: usize,
-    activation_bits: u8,
+    activation_bits: Precision,
     sites: Vec<SiteReport>,
     /// Biases, LayerNorm, pooler, head and activation ranges.
     float_bytes: usize,
@@ -75,7 +75,7 @@ impl Report {
             task: model.task().to_owned(),
             parameters: model.layout().len(),
             f32_bytes: 4 * model.layout().len(),
-            activation_bits: plan.activation().bits.number(),
+            activation_bits: plan.activation().bits,
             sites,
             float_bytes: all - of_sites - tokenizer_bytes,
             tokenizer_bytes,

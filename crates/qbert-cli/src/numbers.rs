@@ -5,6 +5,7 @@ use std::any::TypeId;
 use std::str::FromStr;
 
 use clap::{Arg, Command};
+use qbert_quant::Precision;
 
 /// The command with such numbers in all of its verbs.
 pub(super) fn with_clear_errors(command: Command) -> Command {
@@ -23,9 +24,15 @@ fn argument(argument: Arg) -> Arg {
         argument.value_parser(whole::<u64>)
     } else if holds == TypeId::of::<u32>() {
         argument.value_parser(whole::<u32>)
+    } else if holds == TypeId::of::<Precision>() {
+        argument.value_parser(width)
     } else {
         argument
     }
+}
+
+fn width(text: &str) -> Result<Precision, String> {
+    text.parse().map_err(|error: qbert_quant::Error| error.hint().unwrap_or_else(|| error.to_string()))
 }
 
 fn whole<T: FromStr>(text: &str) -> Result<T, String> {

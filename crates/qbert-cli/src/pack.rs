@@ -7,7 +7,7 @@ use qbert_model::Checkpoint;
 use qbert_pipeline::packing::{CalibrationData, FILE_NAME, Packing, PartWidths, plan_by_widths};
 use qbert_pipeline::planning;
 use qbert_pipeline::{Error, ErrorKind, Result};
-use qbert_quant::{Plan, RangeMethod};
+use qbert_quant::{BitWidth, Plan, Precision, RangeMethod};
 use qbert_tasks::{DataSource, Task};
 use qbert_train::loading::Loaded;
 use qbert_train::qat::files::is_quantized;
@@ -38,18 +38,18 @@ pub(crate) struct Options {
     /// What is quantized how: a file that `qbert plan` wrote.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["bits", "embedding_bits", "range"])]
     plan: Option<PathBuf>,
-    /// Width of every encoder layer: 1 to 8, or 32 for none; a second one for the middle third of the layers: 2,3.
+    /// Width of every encoder layer: 1 to 8, 1.6 (ternary), or 32 for none; a second one for the middle third of the layers: 2,3.
     #[arg(long, value_delimiter = ',', value_name = "N[,N]")]
-    bits: Vec<u32>,
+    bits: Vec<Precision>,
     /// Width of the embedding tables: one number, or WORD,REST [default: 8].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]", requires = "bits")]
-    embedding_bits: Vec<u32>,
+    embedding_bits: Vec<Precision>,
     /// How ranges of weights are found: `mse`, `min-max` or `percentile:99.9` [default: mse].
     #[arg(long, requires = "bits")]
     range: Option<String>,
     /// Width of activations, instead of the plan's: 8, or 32 for f32.
     #[arg(long, value_name = "N")]
-    activation_bits: Option<u32>,
+    activation_bits: Option<Precision>,
     /// File to learn activation ranges from.
     #[arg(long, value_name = "FILE")]
     calibrate: Option<PathBuf>,
@@ -101,7 +101,7 @@ fn plan(options: &Options, directory: &Path) -> Result<Option<Plan>> {
     let activation = |plan: Plan| -> Result<Plan> {
         let Some(bits) = options.activation_bits else { return Ok(plan) };
         let mut activation = *plan.activation();
-        activation.bits = planning::precision("--activation-bits", bits)?;
+        activation.bits = bits;
         Ok(plan.with_activation(activation))
     };
     if let Some(path) = &options.plan {
@@ -120,9 +120,9 @@ fn plan(options: &Options, directory: &Path) -> Result<Option<Plan>> {
     let widths = PartWidths {
         layers,
         middle_layers: options.bits.get(1).copied(),
-        word_embedding: options.embedding_bits.first().copied().unwrap_or(8),
-        other_embeddings: options.embedding_bits.last().copied().unwrap_or(8),
-        activations: options.activation_bits.unwrap_or(8),
+        word_embedding: options.embedding_bits.first().copied().unwrap_or(Precision::Bits(BitWidth::EIGHT)),
+        other_embeddings: options.embedding_bits.last().copied().unwrap_or(Precision::Bits(BitWidth::EIGHT)),
+        activations: options.activation_bits.unwrap_or(Precision::Bits(BitWidth::EIGHT)),
         range,
     };
     Ok(Some(plan_by_widths(&config, &widths)?))

@@ -13,6 +13,7 @@ use clap::Args;
 use qbert_pipeline::planning::search::{DropLimit, FoundPlan};
 use qbert_pipeline::planning::{self, Model, NewPlan, Origin, PlanRequest};
 use qbert_pipeline::{Error, ErrorKind, Result};
+use qbert_quant::Precision;
 
 use self::report::Report;
 pub(crate) use self::search::text as search_text;
@@ -47,16 +48,16 @@ pub(crate) struct Options {
     /// Checkpoint directory, hub id, or `minilm`.
     #[arg(long)]
     model: String,
-    /// Width of every encoder matrix: 1 to 8, or 32 for none; with --sensitivity the widths to
-    /// choose from, low to high: 2,3.
+    /// Width of every encoder matrix: 1 to 8, 1.6 (ternary), or 32 for none; with --sensitivity
+    /// the widths to choose from, low to high: 2,3.
     #[arg(long, group = "source", value_delimiter = ',', value_name = "N[,N]")]
-    bits: Vec<u32>,
+    bits: Vec<Precision>,
     /// Width of the self-attention matrices, independent of --bits.
     #[arg(long, group = "source", value_name = "N")]
-    attention_bits: Option<u32>,
+    attention_bits: Option<Precision>,
     /// Width of the feed-forward matrices, independent of --bits.
     #[arg(long, group = "source", value_name = "N")]
-    ffn_bits: Option<u32>,
+    ffn_bits: Option<Precision>,
     /// One of the paper's published plans (Tab. 6 and 7), such as sst2-2-3.
     #[arg(long, group = "source")]
     preset: Option<String>,
@@ -73,7 +74,7 @@ pub(crate) struct Options {
     /// Width of the word, position and type embedding: one number for all, or WORD,REST [default:
     /// 8].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]")]
-    embedding_bits: Vec<u32>,
+    embedding_bits: Vec<Precision>,
     /// Groups per embedding table [default: 128, or one per column in a smaller model; 1 in a preset].
     #[arg(long)]
     embedding_groups: Option<String>,

@@ -63,6 +63,10 @@ struct Ranges {
     /// Round each weight to its nearest code, instead of compensating for the errors of the others.
     #[arg(long)]
     no_compensate: bool,
+    /// Before training, fit each layer's output to that of the full-precision layer on the calibration data, in this many
+    /// steps; needs no labels. Most useful with --epochs 0.
+    #[arg(long, value_name = "STEPS", default_value_t = 0, hide_default_value = true)]
+    fit_layers: usize,
     /// How weight ranges change in training: `follow` the weights, or `learn` by gradient, at 10 times the learning
     /// rate or another multiple (`learn:3`).
     #[arg(long, value_name = "HOW")]
@@ -140,6 +144,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         calibration: options.ranges.range_batches.unwrap_or(usual.calibration),
         freeze: options.ranges.range_freeze.unwrap_or(usual.freeze),
         compensate: !options.ranges.no_compensate,
+        fit_steps: options.ranges.fit_layers,
         mask: options.ranges.mask.map_or(usual.mask, Mask::from),
         weight_ranges: options.ranges.weight_ranges.unwrap_or(usual.weight_ranges),
         dropout: options.dropout,

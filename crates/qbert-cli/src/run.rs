@@ -11,6 +11,7 @@ use qbert_pipeline::planning::PlanRequest;
 use qbert_pipeline::planning::search::{DropLimit, WIDTHS};
 use qbert_pipeline::run::{Finished, Job, run as run_job};
 use qbert_pipeline::{Error, ErrorKind, Result};
+use qbert_quant::Precision;
 use qbert_runtime::{Classification, Session, SessionOptions};
 
 use self::progress::RunProgress;
@@ -85,9 +86,9 @@ struct AnalysisFlags {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Plan")]
 struct PlanFlags {
-    /// Widths to choose from, low to high, or one for all layers: 1 to 8, or 32 for none [default: 2,3].
+    /// Widths to choose from, low to high, or one for all layers: 1 to 8, 1.6 (ternary), or 32 for none [default: 2,3].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]", conflicts_with = "own_plan")]
-    bits: Vec<u32>,
+    bits: Vec<Precision>,
     /// This many layers, the most sensitive, get the higher width [default: half of them].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]", conflicts_with_all = ["size", "budget", "own_plan"])]
     high: Vec<usize>,
@@ -115,7 +116,7 @@ struct PlanFlags {
     range: Option<String>,
     /// Width of the word, position and type embedding: one number for all, or WORD,REST [default: 4,8].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]", conflicts_with = "own_plan")]
-    embedding_bits: Vec<u32>,
+    embedding_bits: Vec<Precision>,
     /// Use this plan instead of making one.
     #[arg(long = "plan", id = "own_plan", value_name = "FILE")]
     own: Option<PathBuf>,
@@ -272,7 +273,7 @@ impl PlanFlags {
         if !self.bits.is_empty() {
             request.bits.clone_from(&self.bits);
         } else if self.max_drop.is_some() {
-            request.bits = WIDTHS.to_vec();
+            request.bits = WIDTHS.map(Precision::Bits).to_vec();
         }
         request.max_drop = self.max_drop.map(|points| DropLimit {
             confidence: self.confidence,

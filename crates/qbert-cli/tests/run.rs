@@ -296,7 +296,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
         ),
         (RUN.replace("--lr 2e-3", "--lr -1"), "--lr is -1: it must be above 0 and below 1"),
         (RUN.replace("--qat-lr 1e-3", "--qat-lr 5"), "--qat-lr is 5: it must be above 0 and below 1"),
-        (format!("{RUN} --bits 9"), "--bits: "),
+        (format!("{RUN} --bits 9"), "for '--bits <N[,N]>': use 1 to 8 bits"),
         (format!("{RUN} --bits 2 --high 1"), "--high: one width leaves nothing to choose from"),
         (format!("{RUN} --bits 2,3,4"), "nothing says how many layers"),
         (format!("{RUN} --high 3"), "--high: "),

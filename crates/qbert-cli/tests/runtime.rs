@@ -24,31 +24,32 @@ use serde_json::Value;
 
 const VOCABULARY: usize = 60;
 
-fn bits(number: i64) -> Precision {
+fn bits(number: f64) -> Precision {
     Precision::from_number(number).unwrap()
 }
 
 /// Widths of the encoder's matrices in turn, of the tables, and of activations.
-type Widths = (&'static [i64], [i64; 3], i64);
+type Widths = (&'static [f64], [f64; 3], f64);
 
-const WIDTHS: [Widths; 12] = [
-    (&[1], [1, 1, 1], 8),
-    (&[2], [4, 8, 8], 8),
-    (&[3], [8, 8, 8], 8),
-    (&[4], [4, 4, 4], 8),
-    (&[8], [8, 8, 8], 8),
-    (&[2, 3], [4, 8, 8], 8),
-    (&[1, 2, 3, 4, 5, 6, 7, 8, 32], [3, 5, 32], 8),
-    (&[32, 4, 32, 8, 32, 2], [32, 1, 7], 8),
-    (&[32], [32, 32, 32], 8),
-    (&[2, 8, 32, 3], [8, 6, 2], 32),
-    (&[1, 4, 5, 6, 7], [4, 4, 4], 32),
-    (&[32], [32, 32, 32], 32),
+const WIDTHS: [Widths; 13] = [
+    (&[1.0], [1.0, 1.0, 1.0], 8.0),
+    (&[2.0], [4.0, 8.0, 8.0], 8.0),
+    (&[3.0], [8.0, 8.0, 8.0], 8.0),
+    (&[4.0], [4.0, 4.0, 4.0], 8.0),
+    (&[8.0], [8.0, 8.0, 8.0], 8.0),
+    (&[2.0, 3.0], [4.0, 8.0, 8.0], 8.0),
+    (&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 32.0], [3.0, 5.0, 32.0], 8.0),
+    (&[32.0, 4.0, 32.0, 8.0, 32.0, 2.0], [32.0, 1.0, 7.0], 8.0),
+    (&[32.0], [32.0, 32.0, 32.0], 8.0),
+    (&[2.0, 8.0, 32.0, 3.0], [8.0, 6.0, 2.0], 32.0),
+    (&[1.0, 4.0, 5.0, 6.0, 7.0], [4.0, 4.0, 4.0], 32.0),
+    (&[32.0], [32.0, 32.0, 32.0], 32.0),
+    (&[1.6, 2.0], [1.6, 8.0, 8.0], 8.0),
 ];
 
 fn plan(layers: usize, (matrices, tables, activations): Widths) -> Plan {
     let range = RangeMethod::Mse;
-    let mut plan = Plan::uniform(layers, bits(8), GroupSpec::Count(8), range);
+    let mut plan = Plan::uniform(layers, bits(8.0), GroupSpec::Count(8), range);
     let groups = [GroupSpec::Count(8), GroupSpec::PerHead, GroupSpec::PerNeuron, GroupSpec::Count(1)];
     let sites = Site::all(layers).filter(|site| site.layer().is_some());
     for ((site, &width), groups) in sites.zip(matrices.iter().cycle()).zip(groups.into_iter().cycle()) {
@@ -114,7 +115,8 @@ fn calibrate(directory: &Path, plan: impl Fn(usize) -> Plan) {
     let bert = Bert::new(config, masters.layout().clone()).unwrap();
     let mut quantization = Quantization::new(plan(config.layers), config, masters.layout()).unwrap();
     let batches = [batch(1, config)];
-    let calibration = Calibration { bert: &bert, compute: &compute, batches: &batches, compensate: false };
+    let calibration =
+        Calibration { bert: &bert, compute: &compute, batches: &batches, compensate: false, fit_steps: 0 };
     quantization.calibrate(masters.values_mut(), calibration).unwrap();
     files::write(directory, &quantization).unwrap();
 }

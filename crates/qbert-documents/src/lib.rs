@@ -23,6 +23,7 @@
 //! A file that only one crate writes and reads (the state of an interrupted run, for example) stays in that crate.
 
 mod attention;
+mod bits;
 mod changes;
 mod document;
 mod error;
@@ -37,6 +38,7 @@ mod sensitivity;
 mod summary;
 
 pub use attention::{AttentionKl, LayerDivergence};
+pub use bits::BitCount;
 pub use changes::{Answer, Change, Changes};
 pub use document::{Document, Header, parse, read, to_json};
 pub use error::{Error, Result};

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bits::BitCount;
 use crate::document::{Document, Header};
 use crate::number;
 
@@ -62,7 +63,7 @@ impl PlanSearch {
 #[serde(default)]
 pub struct TriedPlan {
     /// Bits of the encoder: `bits[layer][matrix]`, with query, key, value, attention output, intermediate and output.
-    pub bits: Vec<Vec<u8>>,
+    pub bits: Vec<Vec<BitCount>>,
     /// The whole packed file, at most.
     pub bytes: u64,
     /// The sum of its matrices' measured divergences, in nats.

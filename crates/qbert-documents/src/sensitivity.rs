@@ -3,6 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::bits::BitCount;
 use crate::document::{Document, Header};
 use crate::number;
 
@@ -73,7 +74,7 @@ pub struct MeasuredSite {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct MeasuredWidth {
     /// The width.
-    pub bits: u8,
+    pub bits: BitCount,
     /// The mean divergence of the answers from those in full precision, in nats.
     #[serde(default = "number::unknown", deserialize_with = "number::one")]
     pub divergence: f64,

@@ -43,7 +43,7 @@ fn sensitivity() -> Sensitivity {
 }
 
 fn site<const N: usize>(layer: usize, matrix: &str, widths: [(u8, f64, f64); N]) -> MeasuredSite {
-    let width = |(bits, divergence, error)| MeasuredWidth { bits, divergence, error };
+    let width = |(bits, divergence, error): (u8, f64, f64)| MeasuredWidth { bits: bits.into(), divergence, error };
     MeasuredSite { site: format!("layer.{layer}.{matrix}"), layer, parameters: 16, widths: widths.map(width).to_vec() }
 }
 
@@ -69,7 +69,7 @@ fn round_trip<T: Document + PartialEq + std::fmt::Debug>(document: &T) {
 fn plan_search() -> PlanSearch {
     let measured = MeasuredDrop { value: 89.5, drop: 0.5, standard_error: 0.25, low: 0.0, high: 1.0 };
     let tried = |chosen| TriedPlan {
-        bits: vec![vec![2, 3, 2, 2, 4, 4]],
+        bits: vec![[2, 3, 2, 2, 4, 4].map(Into::into).to_vec()],
         bytes: 12_000_000,
         divergence: 0.25,
         measured: Some(measured),

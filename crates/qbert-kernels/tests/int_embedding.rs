@@ -3,7 +3,7 @@
 mod common;
 
 use common::{for_every_kernel, noise};
-use qbert_kernels::int::{EmbeddingRows, EmbeddingTable, LayoutError};
+use qbert_kernels::int::{Coding, EmbeddingRows, EmbeddingTable, LayoutError};
 
 fn random_codes(length: usize, levels: u32) -> Vec<u8> {
     noise(length, 3, 1.0).iter().map(|value| (((value + 1.0) * 4e6) as u32 % levels) as u8).collect()
@@ -50,5 +50,5 @@ fn what_is_no_table_is_refused() {
     }
     assert!(matches!(EmbeddingRows::new(3, 2, 3, &[0; 5]), Err(LayoutError::Length { expected: 4, found: 5, .. })));
     let error = EmbeddingRows::pack(&[0, 1, 2, 9], 3, 2, 2).expect_err("9 does not fit");
-    assert_eq!(error, LayoutError::Code { neuron: 1, input: 1, code: 9, bits: 3 });
+    assert_eq!(error, LayoutError::Code { neuron: 1, input: 1, code: 9, coding: Coding::Bits(3) });
 }

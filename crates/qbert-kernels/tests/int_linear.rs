@@ -6,7 +6,7 @@ mod common;
 use common::{for_every_multiplier, name, noise};
 use proptest::prelude::*;
 use qbert_kernels::int::{
-    Codes, LayoutError, LinearInput, LinearLayer, LinearOutput, LinearParams, MOST_INPUTS, Multiplier, Neurons,
+    Codes, Coding, LayoutError, LinearInput, LinearLayer, LinearOutput, LinearParams, MOST_INPUTS, Multiplier, Neurons,
     PackedWeights, Quantizer, WideWeights, pack, packed_len,
 };
 use qbert_kernels::{Compute, Kernels, MatMut, Threads};
@@ -19,9 +19,22 @@ fn random_codes(length: usize, seed: u32, levels: u32) -> Vec<u8> {
 /// Tokens, inputs and neurons.
 type Shape = (usize, usize, usize);
 
+/// Every way to store codes.
+fn codings() -> impl Iterator<Item = Coding> {
+    (1..=8).map(Coding::Bits).chain([Coding::Ternary])
+}
+
+/// How many values a code has.
+fn levels(coding: Coding) -> u32 {
+    match coding {
+        Coding::Bits(bits) => 1 << bits,
+        Coding::Ternary => 3,
+    }
+}
+
 /// A layer with everything that goes into it.
 struct Case {
-    bits: u8,
+    coding: Coding,
     tokens: usize,
     inputs: usize,
     neurons: usize,
@@ -31,11 +44,12 @@ struct Case {
 }
 
 impl Case {
-    fn random(bits: u8, shape: Shape, zero_point: u8) -> Self {
+    fn random(coding: impl Into<Coding>, shape: Shape, zero_point: u8) -> Self {
+        let coding = coding.into();
         let (tokens, inputs, neurons) = shape;
-        let weights = random_codes(neurons * inputs, 1 + u32::from(bits), 1 << bits);
+        let weights = random_codes(neurons * inputs, 1 + levels(coding), levels(coding));
         let codes = random_codes(tokens * inputs, 77, 256);
-        Self { bits, tokens, inputs, neurons, weights, codes, quantizer: Quantizer::new(0.037, zero_point) }
+        Self { coding, tokens, inputs, neurons, weights, codes, quantizer: Quantizer::new(0.037, zero_point) }
     }
 
     /// The same with one weight code and one activation code everywhere.
@@ -59,7 +73,7 @@ impl Case {
     }
 
     fn packed(&self) -> Vec<u8> {
-        pack(&self.weights, self.bits, self.neurons, self.inputs).expect("a good matrix")
+        pack(&self.weights, self.coding, self.neurons, self.inputs).expect("a good matrix")
     }
 
     /// Steps, offsets and biases of the neurons.
@@ -87,7 +101,7 @@ impl Case {
 
     fn run(&self, compute: &Compute, output: LinearOutput<'_>) {
         let packed = self.packed();
-        let weights = PackedWeights::new(self.bits, self.neurons, self.inputs, &packed).expect("just packed");
+        let weights = PackedWeights::new(self.coding, self.neurons, self.inputs, &packed).expect("just packed");
         let [steps, lows, biases] = self.numbers();
         let params = LinearParams::new(compute.kernels(), &weights, &steps, &lows, &biases);
         let codes =
@@ -100,8 +114,8 @@ impl Case {
         let mut sums = vec![i32::MIN; self.tokens * self.neurons];
         self.run(compute, LinearOutput::Sums(&mut sums));
         let sums: Vec<i64> = sums.into_iter().map(i64::from).collect();
-        let (bits, tokens, inputs, neurons) = (self.bits, self.tokens, self.inputs, self.neurons);
-        let what = format!("{} {bits} bits {tokens}×{inputs}→{neurons}", name(compute.kernels()));
+        let (coding, tokens, inputs, neurons) = (self.coding, self.tokens, self.inputs, self.neurons);
+        let what = format!("{} {coding} {tokens}×{inputs}→{neurons}", name(compute.kernels()));
         assert!(sums == self.sums(), "{what}");
     }
 }
@@ -133,9 +147,9 @@ fn computes(kernels: Kernels) -> [Compute; 2] {
 fn sums_are_exact_for_every_width_and_shape() {
     for_every_multiplier(|kernels| {
         for compute in computes(kernels) {
-            for bits in 1..=8 {
+            for coding in codings() {
                 for shape in SHAPES {
-                    Case::random(bits, shape, 111).check_sums(&compute);
+                    Case::random(coding, shape, 111).check_sums(&compute);
                 }
             }
         }
@@ -147,12 +161,12 @@ fn sums_are_exact_for_every_width_and_shape() {
 fn sums_are_exact_at_extreme_codes() {
     for_every_multiplier(|kernels| {
         let compute = Compute::new(kernels, Threads::single());
-        for bits in 1..=8 {
-            let top = u8::MAX >> (8 - bits);
+        for coding in codings() {
+            let top = (levels(coding) - 1) as u8;
             for (weight, code, zero_point) in [(top, 255, 0), (top, 0, 255), (top, 255, 255), (0, 255, 0), (top, 0, 0)]
             {
                 for shape in [(1, 4096, 16), (3, 129, 18), (13, 1536, 32)] {
-                    Case::random(bits, shape, zero_point).filled_with(weight, code).check_sums(&compute);
+                    Case::random(coding, shape, zero_point).filled_with(weight, code).check_sums(&compute);
                 }
             }
         }
@@ -173,9 +187,9 @@ fn code(quantizer: Quantizer, value: f32) -> u8 {
 fn results_follow_the_formula_to_the_last_bit() {
     for_every_multiplier(|kernels| {
         for compute in computes(kernels) {
-            for bits in 1..=8 {
+            for coding in codings() {
                 for shape in [(1, 33, 17), (14, 384, 48), (5, 96, 40)] {
-                    let case = Case::random(bits, shape, 97);
+                    let case = Case::random(coding, shape, 97);
                     let (tokens, _, neurons) = shape;
                     let want = case.results();
                     let mut got = vec![0.0; tokens * neurons];
@@ -207,12 +221,13 @@ fn results_follow_the_formula_to_the_last_bit() {
 fn layers_that_share_an_input_run_together() {
     for_every_multiplier(|kernels| {
         for compute in computes(kernels) {
-            let cases = [2, 3, 8].map(|bits| Case::random(bits, (50, 64, 96), 80));
+            let cases = [Coding::Bits(2), Coding::Ternary, Coding::Bits(8)]
+                .map(|coding| Case::random(coding, (50, 64, 96), 80));
             let mut results = [const { Vec::new() }; 3];
             let codes = Codes::from_codes(&cases[0].codes, 64);
             let packed = cases.each_ref().map(Case::packed);
             let weights: [PackedWeights<'_>; 3] =
-                std::array::from_fn(|i| PackedWeights::new(cases[i].bits, 96, 64, &packed[i]).expect("just packed"));
+                std::array::from_fn(|i| PackedWeights::new(cases[i].coding, 96, 64, &packed[i]).expect("just packed"));
             let [steps, lows, biases] = cases[0].numbers();
             let params = weights.map(|weights| LinearParams::new(kernels, &weights, &steps, &lows, &biases));
             let mut layers = results.iter_mut().zip(weights).zip(&params).map(|((result, weights), params)| {
@@ -258,10 +273,27 @@ fn packing_takes_exactly_its_bits_and_refuses_what_is_no_matrix() {
             assert_eq!(packed_len(bits, neurons, inputs), Err(LayoutError::Shape { neurons, inputs }));
         }
     }
+    // Five cells of four inputs share a byte of each place.
+    assert_eq!(packed_len(Coding::Ternary, 384, 1600), Ok(384 * 1600 / 5));
+    assert_eq!(packed_len(Coding::Ternary, 384, 1536), Ok(384 / 16 * 77 * 64));
+    assert_eq!(packed_len(Coding::Ternary, 1, 1), Ok(2 * 64));
+    let error = pack(&[0, 3], Coding::Ternary, 1, 2).expect_err("3 is no ternary code");
+    assert_eq!(error, LayoutError::Code { neuron: 0, input: 1, code: 3, coding: Coding::Ternary });
+    // Place 3 is input 3 of neuron 0; 2 stands for codes 0, 0, 0, 0, 1, so for 1 at input 19. Cells 8 and 9 fill up a byte.
+    for (byte, value, error) in [
+        (3, 20, LayoutError::TernaryByte { byte: 3, value: 20 }),
+        (3, 2, LayoutError::Padding { neuron: 0, input: 19 }),
+        (64 + 5, 2, LayoutError::Padding { neuron: 1, input: 37 }),
+    ] {
+        let mut packed = pack(&[0, 2, 1, 0], Coding::Ternary, 2, 2).expect("a good matrix");
+        packed[byte] = value;
+        let view = PackedWeights::new(Coding::Ternary, 2, 2, &packed).expect("packed");
+        assert_eq!(view.check_padding(), Err(error));
+    }
     assert_eq!(packed_len(9, 4, 4), Err(LayoutError::Bits { bits: 9 }));
     assert!(matches!(pack(&[0; 5], 2, 2, 3), Err(LayoutError::Length { expected: 6, found: 5, .. })));
     let error = pack(&[1, 2, 3, 4], 2, 2, 2).expect_err("4 does not fit");
-    assert_eq!(error, LayoutError::Code { neuron: 1, input: 1, code: 4, bits: 2 });
+    assert_eq!(error, LayoutError::Code { neuron: 1, input: 1, code: 4, coding: Coding::Bits(2) });
     assert!(matches!(PackedWeights::new(2, 16, 32, &[0; 127]), Err(LayoutError::Length { expected: 128, .. })));
     let mut packed = pack(&[3; 15 * 32], 2, 15, 32).expect("a good matrix");
     assert!(PackedWeights::new(2, 15, 32, &packed).expect("packed").check_padding().is_ok());
@@ -308,6 +340,24 @@ fn the_layout_is_as_documented() {
 }
 
 #[test]
+fn the_layout_of_ternary_codes_is_as_documented() {
+    let (neurons, inputs) = (18, 44);
+    let codes = random_codes(neurons * inputs, 4, 3);
+    let packed = pack(&codes, Coding::Ternary, neurons, inputs).expect("a good matrix");
+    let bytes_of_tile = packed.len() / 2;
+    assert_eq!(bytes_of_tile, 4 * 64, "16 cells of 64 inputs, five to a byte");
+    for (index, &byte) in packed.iter().enumerate() {
+        let (tile, group, place) = (index / bytes_of_tile, index % bytes_of_tile / 64, index % 64);
+        let value = (0..5).fold(0, |value, cell| {
+            let (neuron, input) = (16 * tile + place / 4, 4 * (5 * group + cell) + place % 4);
+            let inside = neuron < neurons && input < inputs;
+            3 * value + if inside { u32::from(codes[neuron * inputs + input]) } else { 0 }
+        });
+        assert_eq!(u32::from(byte), (256 * value).div_ceil(243), "byte {index}");
+    }
+}
+
+#[test]
 #[should_panic(expected = "33 codes a token for 32 inputs")]
 fn an_input_of_another_width_is_refused() {
     let mut case = Case::random(2, (2, 32, 16), 0);
@@ -327,15 +377,15 @@ proptest! {
 
     #[test]
     fn any_codes_multiply_exactly(
-        bits in 1_u8..=8, tokens in 1_usize..30, inputs in 1_usize..140, neurons in 1_usize..70,
+        coding in prop::sample::select(codings().collect::<Vec<_>>()), tokens in 1_usize..30, inputs in 1_usize..140, neurons in 1_usize..70,
         zero_point in any::<u8>(), seed in any::<u32>()
     ) {
-        let weights = random_codes(neurons * inputs, seed, 1 << bits);
+        let weights = random_codes(neurons * inputs, seed, levels(coding));
         let codes = random_codes(tokens * inputs, seed ^ 1, 256);
         let quantizer = Quantizer::new(1.0, zero_point);
-        let case = Case { bits, tokens, inputs, neurons, weights, codes, quantizer };
+        let case = Case { coding, tokens, inputs, neurons, weights, codes, quantizer };
         let packed = case.packed();
-        let view = PackedWeights::new(bits, neurons, inputs, &packed).expect("just packed");
+        let view = PackedWeights::new(coding, neurons, inputs, &packed).expect("just packed");
         prop_assert_eq!(view.codes(), case.weights.clone());
         for multiplier in Multiplier::supported() {
             let kernels = Kernels::best().with_multiplier(multiplier);
@@ -355,8 +405,8 @@ fn wide_codes_give_the_bits_of_packed_ones() {
             let compute = Compute::new(kernels, Threads::new(threads).expect("some threads"));
             for (inputs, neurons) in [(1, 1), (3, 17), (32, 16), (70, 50), (384, 96)] {
                 let mut wide = WideWeights::new(neurons, inputs).expect("a good shape");
-                for bits in [8, 3, 1, 4] {
-                    let case = Case::random(bits, (13, inputs, neurons), 99);
+                for coding in [Coding::Bits(8), Coding::Ternary, Coding::Bits(1), Coding::Bits(4)] {
+                    let case = Case::random(coding, (13, inputs, neurons), 99);
                     let [steps, lows, biases] = case.numbers();
                     let numbers = Neurons { steps: &steps, lows: &lows, biases: &biases };
                     let written = wide.write(&compute, numbers, |rows, codes| {
@@ -373,7 +423,7 @@ fn wide_codes_give_the_bits_of_packed_ones() {
                     compute.linear(LinearInput { codes: &codes, quantizer: case.quantizer }, [layer]);
                     let expected = case.results();
                     let same = found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits());
-                    assert!(same, "{bits} bits, {neurons}×{inputs}, {} {threads}", name(kernels));
+                    assert!(same, "{coding}, {neurons}×{inputs}, {} {threads}", name(kernels));
                 }
             }
         }

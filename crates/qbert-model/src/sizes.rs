@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::config::Config;
 use crate::error::Result;
 use crate::layout::ParameterLayout;
+use crate::packed::coding_of;
 
 impl Config {
     /// The shape of every site, and the number of parameters that no plan quantizes: the embedding's norm, and the pooler
@@ -67,8 +68,8 @@ impl FileSize {
             return Ok(Self { full_precision: 4 * layout.elements() as u64, ..Self::default() });
         };
         let codes = match tensor.site {
-            Site::Layer(..) => packed_len(width.get(), tensor.rows, tensor.cols),
-            Site::Embedding(_) => EmbeddingRows::packed_len(width.get(), tensor.rows, tensor.cols),
+            Site::Layer(..) => packed_len(coding_of(width), tensor.rows, tensor.cols),
+            Site::Embedding(_) => EmbeddingRows::packed_len(width.whole_bits(), tensor.rows, tensor.cols),
         };
         // The only shapes without a packed length are those that `shape.layout` refuses or that no file can hold.
         let codes = codes.map_err(|_| qbert_quant::Error::Shape { rows: tensor.rows, cols: tensor.cols })?;

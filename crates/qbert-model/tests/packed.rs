@@ -12,13 +12,14 @@ use std::sync::Arc;
 use common::quantize_sites::quantize_sites;
 use common::{CONFIG, Model, value_at};
 use proptest::prelude::*;
+use qbert_kernels::int::Coding;
 use qbert_model::family::BERT;
 use qbert_model::packed::{LayerActivations, PackedContents, PackedSite, PackedTokenizer, packed_bytes, write_packed};
 use qbert_model::sizes::file_size;
 use qbert_model::{Checkpoint, Config, Head, Module, PackedModel, ParameterLayout, Parameters, Storage};
 use qbert_quant::{
-    ActivationParams, ActivationPlan, BitWidth, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix,
-    RangeMethod, Site, SitePlan,
+    ActivationParams, ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix, RangeMethod, Site,
+    SitePlan,
 };
 use serde_json::{Value, json};
 
@@ -34,7 +35,7 @@ struct Parts {
     provenance: BTreeMap<String, String>,
 }
 
-fn bits(bits: i64) -> Precision {
+fn bits(bits: i32) -> Precision {
     Precision::from_number(bits).unwrap()
 }
 
@@ -487,7 +488,7 @@ fn a_real_model_is_small() {
     let query = Site::Layer(5, qbert_quant::Matrix::Output);
     let Some(PackedSite::Matrix(weights, _)) = model.site(query) else { panic!("no codes") };
     assert_eq!(weights.codes(), sites[&query].codes());
-    assert_eq!(weights.bits(), BitWidth::new(2).unwrap().get());
+    assert_eq!(weights.coding(), Coding::Bits(2));
 }
 
 /// A head with one output gives every text the same label with certainty: a regression, or a ranking.

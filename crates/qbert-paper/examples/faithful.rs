@@ -23,7 +23,7 @@ use std::path::Path;
 use qbert_kernels::{Compute, Threads};
 use qbert_model::PackedModel;
 use qbert_pipeline::packed_evaluation;
-use qbert_quant::Plan;
+use qbert_quant::{Plan, Precision};
 use qbert_runtime::{Session, SessionOptions};
 use qbert_tasks::{DataSource, Task, TaskData};
 use qbert_train::evaluate::{Predictions, scores_with};
@@ -73,7 +73,7 @@ fn compare(directory: &Path, task: &str, data: &str, compute: &Compute) -> Resul
     Ok(json!({
         "task": task.to_string(),
         "encoder_bits": encoder_bits(session.plan()),
-        "embedding_bits": [session.plan().embedding().word.bits.number(), session.plan().embedding().position.bits.number()],
+        "embedding_bits": [session.plan().embedding().word.bits, session.plan().embedding().position.bits],
         "sequences": features.len(),
         "scores": pairs().count(),
         "differing_scores": pairs().filter(|(a, b)| a.to_bits() != b.to_bits()).count(),
@@ -86,8 +86,8 @@ fn compare(directory: &Path, task: &str, data: &str, compute: &Compute) -> Resul
 }
 
 /// The width of each layer's first matrix.
-fn encoder_bits(plan: &Plan) -> Vec<u8> {
-    plan.layers().iter().map(|layer| layer.query.bits.number()).collect()
+fn encoder_bits(plan: &Plan) -> Vec<Precision> {
+    plan.layers().iter().map(|layer| layer.query.bits).collect()
 }
 
 /// Texts, sentences or questions.

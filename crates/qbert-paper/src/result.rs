@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use qbert_quant::{Embedding, Matrix, ModelShape, Plan};
+use qbert_quant::{Embedding, Matrix, ModelShape, Plan, Precision};
 use qbert_tasks::Task;
 use qbert_tasks::metrics::outcomes::Outcomes;
 use qbert_train::evaluate::{Details, Evaluation};
@@ -123,26 +123,26 @@ fn first_difference(at: &str, one: &Value, other: &Value) -> Option<String> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bits {
     /// Self-attention, by layer.
-    pub attention: Vec<u8>,
+    pub attention: Vec<Precision>,
     /// Feed-forward network, by layer.
-    pub feed_forward: Vec<u8>,
+    pub feed_forward: Vec<Precision>,
     /// Word embedding.
-    pub word: u8,
+    pub word: Precision,
     /// Position embedding.
-    pub position: u8,
+    pub position: Precision,
     /// Activations.
-    pub activations: u8,
+    pub activations: Precision,
 }
 
 impl Bits {
     pub(super) fn of(plan: &Plan) -> Self {
-        let by_layer = |matrix| plan.layers().iter().map(|layer| layer.get(matrix).bits.number()).collect();
+        let by_layer = |matrix| plan.layers().iter().map(|layer| layer.get(matrix).bits).collect();
         Self {
             attention: by_layer(Matrix::Query),
             feed_forward: by_layer(Matrix::Intermediate),
-            word: plan.embedding().get(Embedding::Word).bits.number(),
-            position: plan.embedding().get(Embedding::Position).bits.number(),
-            activations: plan.activation().bits.number(),
+            word: plan.embedding().get(Embedding::Word).bits,
+            position: plan.embedding().get(Embedding::Position).bits,
+            activations: plan.activation().bits,
         }
     }
 }

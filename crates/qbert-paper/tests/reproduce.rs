@@ -11,6 +11,7 @@ use std::time::Duration;
 use qbert_kernels::Compute;
 use qbert_paper::{Ranges, RowResult, WeightErrors, render};
 use qbert_pipeline::packed_evaluation::evaluate_packed;
+use qbert_quant::Precision;
 use qbert_runtime::{Session, SessionOptions};
 use qbert_tasks::{DataSource, Task};
 use qbert_train::evaluate::evaluate;
@@ -104,7 +105,7 @@ fn two_rows_killed_at_any_moment_and_resumed_end_with_the_same_bytes() {
     assert_eq!(result.last.as_ref(), result.epochs.last());
     assert_eq!((result.examples, result.counted, result.metric.as_str()), (30, 30, "accuracy"));
     // A third of the layers, as the paper's plan for MNLI has it: the most sensitive one.
-    assert_eq!(result.settings.bits.attention, [2, 3, 2]);
+    assert_eq!(result.settings.bits.attention, [2, 3, 2].map(|bits| Precision::from_number(bits).unwrap()));
     let lost = result.full_precision["accuracy"] - result.last.as_ref().unwrap().metrics["accuracy"];
     assert_eq!(result.drop.last.as_ref().unwrap()["accuracy"], lost);
     assert!(result.sizes.file_bytes > 0 && result.sizes.compression.encoder > 1.0);

@@ -134,7 +134,7 @@ impl Packing {
         };
         let bert = Bert::new(checkpoint.config(), parameters.layout().clone())?;
         let compensate = matches!(data, Some(CalibrationData::Examples(_)));
-        let calibration = Calibration { bert: &bert, compute, batches: &batches, compensate };
+        let calibration = Calibration { bert: &bert, compute, batches: &batches, compensate, fit_steps: 0 };
         quantization.calibrate_watched(parameters.values_mut(), calibration, progress)?;
         // As before any evaluation: this is the model that training without a single step ends with.
         quantization.before_evaluation(compute, parameters.values())?;
@@ -243,17 +243,16 @@ impl Packing {
 /// A number that is not a width.
 pub fn plan_by_widths(config: &Config, widths: &PartWidths) -> Result<Plan> {
     let groups = GroupSpec::default_for(config.hidden_size.min(config.intermediate_size));
-    let bits = |number: u32| Precision::from_number(i64::from(number));
-    let mut plan = Plan::uniform(config.layers, bits(widths.layers)?, groups, widths.range);
+    let mut plan = Plan::uniform(config.layers, widths.layers, groups, widths.range);
     if let Some(middle) = widths.middle_layers {
         for layer in middle_layers(config.layers) {
-            plan = plan.with_layer_bits(layer, bits(middle)?)?;
+            plan = plan.with_layer_bits(layer, middle)?;
         }
     }
     let groups = GroupSpec::default_for(config.hidden_size);
-    let table = |number| Ok::<_, Error>(SitePlan { bits: bits(number)?, groups, range: widths.range });
-    let (word, rest) = (table(widths.word_embedding)?, table(widths.other_embeddings)?);
-    let activation = ActivationPlan { bits: bits(widths.activations)?, range: RangeMethod::MinMax };
+    let table = |bits| SitePlan { bits, groups, range: widths.range };
+    let (word, rest) = (table(widths.word_embedding), table(widths.other_embeddings));
+    let activation = ActivationPlan { bits: widths.activations, range: RangeMethod::MinMax };
     Ok(plan.with_embedding(EmbeddingPlan { word, position: rest, token_type: rest }).with_activation(activation))
 }
 
@@ -266,15 +265,15 @@ pub fn middle_layers(layers: usize) -> std::ops::Range<usize> {
 #[derive(Debug, Clone)]
 pub struct PartWidths {
     /// The encoder layers.
-    pub layers: u32,
+    pub layers: Precision,
     /// The middle third of the layers, if different.
-    pub middle_layers: Option<u32>,
+    pub middle_layers: Option<Precision>,
     /// The word embedding.
-    pub word_embedding: u32,
+    pub word_embedding: Precision,
     /// The position and token type embeddings.
-    pub other_embeddings: u32,
+    pub other_embeddings: Precision,
     /// Activations: 8 or 32.
-    pub activations: u32,
+    pub activations: Precision,
     /// How the ranges of weights are found.
     pub range: RangeMethod,
 }

@@ -314,11 +314,17 @@ pub fn counts_within(
     Ok((1..widths.0.len()).map(|width| level.iter().filter(|&&level| level == width).count()).collect())
 }
 
+/// How the squared error of rounding scales with the width: with the square of the step.
+fn error_scale(width: Precision) -> f64 {
+    let levels = width.width().map_or(f64::from(u32::MAX) + 1.0, |width| f64::from(width.levels()));
+    1.0 / (levels * levels)
+}
+
 /// Every step of every layer, `(layer, level it starts from)`, the most promising first.
 fn raises(ranking: &Ranking, widths: &Widths) -> Vec<(usize, usize)> {
     let gain = |from: usize| {
-        let (low, high) = (i32::from(widths.0[from].number()), i32::from(widths.0[from + 1].number()));
-        (0.25_f64.powi(low) - 0.25_f64.powi(high)) / f64::from(high - low)
+        let [low, high] = [widths.0[from], widths.0[from + 1]];
+        (error_scale(low) - error_scale(high)) / (high.number() - low.number())
     };
     let gains: Vec<f64> = (0..widths.higher().len()).map(gain).collect();
     // By level and then by rank, so that the stable sort settles equal promises.

@@ -2,7 +2,7 @@
 //!
 //! The message says what is wrong and where; [`Error::hint`] says what to do about it.
 
-use crate::bits::Precision;
+use crate::bits::{BitWidth, Precision};
 use thiserror::Error as ThisError;
 
 /// What is wrong, with the names and numbers that show where.
@@ -12,8 +12,8 @@ pub enum Error {
     /// Not a bit width.
     #[error("{found} is not a bit width")]
     BitWidth {
-        /// The number given.
-        found: i64,
+        /// What was given.
+        found: String,
     },
     /// Not a range method.
     #[error("{text:?} is not a range method")]
@@ -107,7 +107,7 @@ pub enum Error {
         /// The code.
         code: u8,
         /// The width it should fit.
-        bits: u8,
+        bits: BitWidth,
     },
     /// Not the name of a site.
     #[error("{text:?} is not a site of the model")]
@@ -331,7 +331,9 @@ impl Error {
     /// What to do about it, where there is something to say.
     pub fn hint(&self) -> Option<String> {
         let text = match self {
-            Self::BitWidth { .. } => "use 1 to 8 bits, or 32 to leave the values in f32".to_owned(),
+            Self::BitWidth { .. } => {
+                "use 1 to 8 bits, 1.6 for ternary codes, or 32 to leave the values in f32".to_owned()
+            }
             Self::RangeMethod { .. } => {
                 "use \"min-max\", \"mse\" or \"percentile:P\" with 0 < P <= 100, such as \"percentile:99.9\"".to_owned()
             }

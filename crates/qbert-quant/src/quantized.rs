@@ -54,7 +54,7 @@ impl QuantizedMatrix {
         check_length("codes", layout.elements(), codes.len())?;
         check_codes(&codes, bits)?;
         if let Some(other) = affines.iter().find(|affine| affine.bits() != bits) {
-            return Err(Error::BitWidth { found: i64::from(other.bits().get()) });
+            return Err(Error::BitWidth { found: other.bits().to_string() });
         }
         Ok(Self { layout, bits, affines, codes })
     }
@@ -133,12 +133,12 @@ impl QuantizedMatrix {
     }
 }
 
-/// Refuses codes that need more than `bits` bits.
+/// Refuses codes above the largest one.
 fn check_codes(codes: &[u8], bits: BitWidth) -> Result<(), Error> {
-    let all = codes.iter().fold(0, |all, code| all | code);
-    if all <= bits.max_code() {
+    let largest = codes.iter().fold(0, |largest: u8, &code| largest.max(code));
+    if largest <= bits.max_code() {
         return Ok(());
     }
     let index = codes.iter().position(|&code| code > bits.max_code()).unwrap_or(0);
-    Err(Error::Code { index, code: codes[index], bits: bits.get() })
+    Err(Error::Code { index, code: codes[index], bits })
 }

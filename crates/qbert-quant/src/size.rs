@@ -117,7 +117,9 @@ impl ModelShape {
             let layout = self.layout(tensor, site)?;
             let parameters = (layout.elements() + tensor.companions) as u64;
             let ranges = if site.bits == Precision::Full { 0 } else { group_bytes(layout) * 8 };
-            let bits = parameters * u64::from(site.bits.number()) + ranges;
+            // In whole tenths of a bit, which ternary codes need, so that nothing is rounded before the sum.
+            let tenths = parameters * (10.0 * site.bits.number()).round() as u64;
+            let bits = tenths.div_ceil(10) + ranges;
             match tensor.site {
                 Site::Layer(..) => size.encoder_bits += bits,
                 Site::Embedding(_) => size.embedding_bits += bits,

@@ -9,16 +9,16 @@ use qbert_quant::{
     TransformerDimensions, Widths,
 };
 
-fn bits(number: i64) -> Precision {
+fn bits(number: i32) -> Precision {
     Precision::from_number(number).unwrap()
 }
 
-fn widths(numbers: &[i64]) -> Widths {
+fn widths(numbers: &[i32]) -> Widths {
     Widths::new(numbers.iter().map(|&number| bits(number)).collect()).unwrap()
 }
 
 fn numbers(assigned: &[Precision]) -> Vec<u8> {
-    assigned.iter().map(|width| width.number()).collect()
+    assigned.iter().map(|width| width.number() as u8).collect()
 }
 
 /// Layers with these means and no deviation.
@@ -67,7 +67,7 @@ fn numbers_that_cannot_be_ranked_are_refused_by_layer() {
 #[test]
 fn the_first_of_the_ranking_get_the_highest_width() {
     let ranking = ranking(&[1.0, 5.0, 3.0, 3.0, 0.0, 4.0]);
-    let assigned = |numbers_of: &[i64], higher: &[usize]| {
+    let assigned = |numbers_of: &[i32], higher: &[usize]| {
         assign(&ranking, &widths(numbers_of), higher).map(|assigned| numbers(&assigned))
     };
     assert_eq!(assigned(&[2, 3], &[3]).unwrap(), [2, 3, 3, 2, 2, 3]);
@@ -171,7 +171,7 @@ proptest! {
     #[test]
     fn raising_by_size_keeps_the_limit_and_the_order(
         means in prop::collection::vec(prop_oneof![0.0..10.0, 0.0..1e6, Just(1.0)], 1..14),
-        numbers in prop::sample::subsequence(vec![1_i64, 2, 3, 4, 6, 8, 32], 2..5),
+        numbers in prop::sample::subsequence(vec![1_i32, 2, 3, 4, 6, 8, 32], 2..5),
         part in 0.0..1.2,
         per_bit in 1_u64..1000,
     ) {
@@ -181,7 +181,7 @@ proptest! {
         let limit = layers * bytes[0] + (part * (layers * (bytes[bytes.len() - 1] - bytes[0])) as f64) as u64;
         let counts = counts_within(&ranking, &offered, &bytes, SizeBudget { limit, fixed: 0 }).unwrap();
         let assigned = assign(&ranking, &offered, &counts).unwrap();
-        let total: u64 = assigned.iter().map(|width| per_bit * u64::from(width.number())).sum();
+        let total: u64 = assigned.iter().map(|width| per_bit * width.number() as u64).sum();
         prop_assert!(total <= limit);
         // The more sensitive, the more bits, and nothing that would still fit is left lying.
         let in_order: Vec<Precision> = ranking.order().iter().map(|&layer| assigned[layer]).collect();
@@ -189,7 +189,7 @@ proptest! {
         for width in assigned {
             let next = numbers.iter().find(|&&number| bits(number) > width);
             if let Some(&next) = next {
-                prop_assert!(total + per_bit * (next as u64 - u64::from(width.number())) > limit);
+                prop_assert!(total + per_bit * (next as u64 - width.number() as u64) > limit);
             }
         }
     }

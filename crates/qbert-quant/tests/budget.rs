@@ -11,11 +11,11 @@ use qbert_quant::{
     Widths,
 };
 
-fn bits(number: i64) -> Precision {
+fn bits(number: i32) -> Precision {
     Precision::from_number(number).unwrap()
 }
 
-fn widths(numbers: &[i64]) -> Widths {
+fn widths(numbers: &[i32]) -> Widths {
     Widths::new(numbers.iter().map(|&number| bits(number)).collect()).unwrap()
 }
 
@@ -171,7 +171,7 @@ fn one_part(granularity: Granularity, one: &OpenSite, other: &OpenSite) -> bool 
 }
 
 fn cost_of(sites: &[OpenSite], widths: &[Precision]) -> f64 {
-    sites.iter().zip(widths).map(|(site, width)| site.choices[usize::from(width.number()) - 2].cost).sum()
+    sites.iter().zip(widths).map(|(site, width)| site.choices[width.number() as usize - 2].cost).sum()
 }
 
 /// The least cost over all assignments of widths to the sites that respect the granularity.
@@ -200,7 +200,7 @@ fn best_of_all(sites: &[OpenSite], granularity: Granularity, limit: u64) -> f64 
 type Dimensions = (usize, usize, usize);
 
 /// The sites of a BERT with random sensitivities, errors that fall by about four with each bit, and true sizes.
-fn encoder(dimensions: Dimensions, numbers: &[i64], random: &mut Random) -> Vec<OpenSite> {
+fn encoder(dimensions: Dimensions, numbers: &[i32], random: &mut Random) -> Vec<OpenSite> {
     let (layers, hidden, intermediate) = dimensions;
     let shape = ModelShape::transformer(&TransformerDimensions {
         vocabulary: 100,
@@ -217,7 +217,7 @@ fn encoder(dimensions: Dimensions, numbers: &[i64], random: &mut Random) -> Vec<
         let sensitivity = (6.0 * random.fraction()).exp();
         for matrix in Matrix::ALL {
             let spread = sensitivity * (1.0 + random.fraction());
-            let choice = |&number: &i64| {
+            let choice = |&number: &i32| {
                 let site = SitePlan { bits: bits(number), groups: GroupSpec::Count(128), range: RangeMethod::Mse };
                 let error = if number == 32 { 0.0 } else { 0.25_f64.powi(number as i32) };
                 let cost = spread * error * (1.0 + 0.3 * random.fraction());
@@ -234,14 +234,14 @@ fn site_bytes(shape: &ModelShape, site: Site, plan: &SitePlan) -> u64 {
     let tensor = shape.tensors.iter().find(|tensor| tensor.site == site).unwrap();
     let layout = shape.layout(tensor, plan).unwrap();
     let ranges = if plan.bits == Precision::Full { 0 } else { group_bytes(layout) };
-    (layout.elements() as u64 * u64::from(plan.bits.number())).div_ceil(8) + ranges
+    (layout.elements() as u64 * plan.bits.number() as u64).div_ceil(8) + ranges
 }
 
 #[test]
 fn large_models_are_solved_exactly() {
     let mut random = Random(6);
     let mut compared = 0;
-    let cases: [(Dimensions, &[i64]); 4] = [
+    let cases: [(Dimensions, &[i32]); 4] = [
         ((24, 1024, 4096), &[2, 3, 4, 6, 8]),
         ((24, 1024, 4096), &[1, 2, 3, 4, 5, 6, 7, 8, 32]),
         ((12, 769, 3001), &[1, 2, 3, 5, 32]),

@@ -217,10 +217,12 @@ fn stored_parts_that_do_not_fit_are_refused() {
     let affine = Affine::new(0.0, 1.0, bits).unwrap();
     let wide = Affine::new(0.0, 1.0, BitWidth::EIGHT).unwrap();
     assert!(QuantizedMatrix::from_parts(layout, bits, vec![affine], vec![0, 1, 2, 3]).is_ok());
-    assert!(matches!(
-        QuantizedMatrix::from_parts(layout, bits, vec![affine], vec![0, 1, 2, 4]),
-        Err(Error::Code { index: 3, code: 4, bits: 2 })
-    ));
+    let too_large = QuantizedMatrix::from_parts(layout, bits, vec![affine], vec![0, 1, 2, 4]);
+    assert_eq!(too_large.unwrap_err(), Error::Code { index: 3, code: 4, bits });
+    let ternary = Affine::new(0.0, 1.0, BitWidth::TERNARY).unwrap();
+    assert!(QuantizedMatrix::from_parts(layout, BitWidth::TERNARY, vec![ternary], vec![0, 1, 2, 1]).is_ok());
+    let too_large = QuantizedMatrix::from_parts(layout, BitWidth::TERNARY, vec![ternary], vec![0, 1, 2, 3]);
+    assert_eq!(too_large.unwrap_err(), Error::Code { index: 3, code: 3, bits: BitWidth::TERNARY });
     assert!(QuantizedMatrix::from_parts(layout, bits, vec![affine], vec![0; 3]).is_err());
     assert!(QuantizedMatrix::from_parts(layout, bits, vec![], vec![0; 4]).is_err());
     assert!(QuantizedMatrix::from_parts(layout, bits, vec![wide], vec![0; 4]).is_err());

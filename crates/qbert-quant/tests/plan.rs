@@ -8,7 +8,7 @@ use qbert_quant::{
     SitePlan,
 };
 
-fn bits(number: i64) -> Precision {
+fn bits(number: i32) -> Precision {
     Precision::from_number(number).unwrap()
 }
 
@@ -236,7 +236,7 @@ fn other_errors_say_what_to_do() {
 }
 
 fn site() -> impl Strategy<Value = SitePlan> {
-    let bits = prop_oneof![1_i64..=8, Just(32)].prop_map(bits);
+    let bits = prop_oneof![1_i32..=8, Just(32)].prop_map(bits);
     let groups = prop_oneof![
         3 => Just(GroupSpec::Count(128)),
         1 => (1_usize..5000).prop_map(GroupSpec::Count),

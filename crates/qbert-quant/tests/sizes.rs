@@ -27,7 +27,7 @@ fn bert_base(vocabulary: usize) -> ModelShape {
     })
 }
 
-fn bits(number: i64) -> Precision {
+fn bits(number: i32) -> Precision {
     Precision::from_number(number).unwrap()
 }
 
@@ -35,7 +35,7 @@ fn bits(number: i64) -> Precision {
 #[derive(Clone, Copy, Debug)]
 enum Weights {
     /// One width for all layers in this many groups.
-    Uniform(i64, usize),
+    Uniform(i32, usize),
     /// The published plan of Tab. 6 or 7.
     Published(&'static str),
 }

@@ -7,7 +7,7 @@
 //!
 //! JSON has no NaN: a number that could not be measured is written as `null`, read back as NaN, and left out of figures.
 
-use qbert_documents::{self as documents, Changes, Header, Models, PlanSearch, Provenance, Summary, number};
+use qbert_documents::{self as documents, BitCount, Changes, Header, Models, PlanSearch, Provenance, Summary, number};
 use serde::{Deserialize, Serialize};
 
 /// Everything a report shows. A part that is `None` or empty is left out; the page says how to make it.
@@ -119,13 +119,13 @@ impl From<documents::AnalyzedLayer> for LayerEigenvalues {
 }
 
 /// Widths of a layered model: sites × layers.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BitPlan {
     /// The sites that every layer has.
     pub sites: Vec<String>,
     /// Bits: `layers[layer][site]`; 32 is full precision.
-    pub layers: Vec<Vec<u8>>,
+    pub layers: Vec<Vec<BitCount>>,
     /// Sites outside the layers, and activations, with their bits.
     pub others: Vec<SiteBits>,
     /// Groups and ranges in words.
@@ -133,13 +133,13 @@ pub struct BitPlan {
 }
 
 /// The width of a site outside the layers.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SiteBits {
     /// The site.
     pub site: String,
     /// Its bits.
-    pub bits: u8,
+    pub bits: BitCount,
 }
 
 /// The loss over planes through the model: what the page shows of a `landscape.json`.

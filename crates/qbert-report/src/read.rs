@@ -10,7 +10,7 @@ mod training;
 pub use directory::directory;
 pub use training::{CURVE_POINTS, TrainingLog, training};
 
-use qbert_documents::{AttentionKl, LossLandscapes, Sensitivity, parse};
+use qbert_documents::{AttentionKl, BitCount, LossLandscapes, Sensitivity, parse};
 
 use crate::data::{AttentionPart, BitPlan, LandscapePart, Report, SensitivityPart, SiteBits};
 use crate::error::Result;
@@ -39,11 +39,11 @@ pub fn attention(text: &str, file: &str) -> Result<AttentionPart> {
 pub fn plan(text: &str, file: &str) -> Result<BitPlan> {
     let plan = qbert_quant::Plan::parse(text, file)?;
     let matrices = qbert_quant::Matrix::ALL;
-    let bits = |site: &qbert_quant::SitePlan| site.bits.number();
+    let bits = |site: &qbert_quant::SitePlan| BitCount::from(site.bits.number());
     let layers = plan.layers().iter().map(|layer| matrices.iter().map(|&m| bits(layer.get(m))).collect()).collect();
     let outside = plan.sites().filter(|(site, _)| site.layer().is_none());
     let mut others: Vec<_> = outside.map(|(site, how)| SiteBits { site: site.to_string(), bits: bits(how) }).collect();
-    others.push(SiteBits { site: "activations".to_owned(), bits: plan.activation().bits.number() });
+    others.push(SiteBits { site: "activations".to_owned(), bits: plan.activation().bits.number().into() });
     let inside = || plan.sites().filter(|(site, _)| site.layer().is_some()).map(|(_, how)| how);
     let groups = one_or_mixed(inside().map(|how| how.groups.to_string()));
     let range = one_or_mixed(inside().map(|how| how.range.to_string()));

@@ -82,9 +82,9 @@ fn a_whole_run() {
     let bits = "layers 2/3/4, embedding.word 8, embedding.position 8, embedding.type 8, activations 8";
     assert_eq!(summary.bits, bits);
     let plan = report.plan.as_ref().unwrap();
-    assert_eq!((plan.layers.as_slice(), plan.sites.len()), (&[vec![2, 2, 2, 2, 3, 4]][..], 6));
+    assert_eq!((plan.layers.as_slice(), plan.sites.len()), (&[[2, 2, 2, 2, 3, 4].map(Into::into).to_vec()][..], 6));
     assert_eq!(plan.setting, "groups in the layers: 128, neuron; ranges: mse");
-    assert_eq!(plan.others.last().map(|other| (other.site.as_str(), other.bits)), Some(("activations", 8)));
+    assert_eq!(plan.others.last().map(|other| (other.site.as_str(), other.bits)), Some(("activations", 8.into())));
     let layers: Vec<usize> = report.landscape.as_ref().unwrap().layers.iter().map(|layer| layer.layer).collect();
     assert_eq!(layers, [0, 5]);
     assert!(report.attention.as_ref().unwrap().layers[0].heads[1].is_nan());

@@ -38,11 +38,11 @@ fn sequences(vocabulary: usize) -> (Vec<u32>, Vec<u8>, Vec<usize>) {
 
 #[test]
 fn every_head_and_width_to_the_last_bit() {
-    let each = [[1], [2], [3], [4], [5], [6], [7], [8]];
-    let each: &'static [[i64; 1]; 8] = Box::leak(Box::new(each));
-    let uniform = each
-        .iter()
-        .flat_map(|width| [8, 32].map(|activations| Widths { matrices: width, tables: [width[0]; 3], activations }));
+    let each = [[1.0], [1.6], [2.0], [3.0], [4.0], [5.0], [6.0], [7.0], [8.0]];
+    let each: &'static [[f64; 1]; 9] = Box::leak(Box::new(each));
+    let uniform = each.iter().flat_map(|width| {
+        [8.0, 32.0].map(|activations| Widths { matrices: width, tables: [width[0]; 3], activations })
+    });
     let (ids, segments, offsets) = sequences(16);
     let tokens = Tokens { ids: &ids, segments: &segments, offsets: &offsets };
     for widths in uniform.chain(ALL_WIDTHS) {
@@ -57,7 +57,7 @@ fn every_head_and_width_to_the_last_bit() {
 #[test]
 fn point_17b_a_long_text_in_f32_to_the_last_bit() {
     const LENGTH: usize = 2100;
-    let widths = Widths { matrices: &[8], tables: [8; 3], activations: 32 };
+    let widths = Widths { matrices: &[8.0], tables: [8.0; 3], activations: 32.0 };
     let session = session(Head::TokenClassification, LENGTH, widths, 2);
     let ids: Vec<u32> = (0..LENGTH).map(|index| (noise(index).abs() * 15.9) as u32).collect();
     let tokens = Tokens { ids: &ids, segments: &[0; LENGTH], offsets: &[0, LENGTH] };

@@ -53,7 +53,7 @@ fn a_warm_session_takes_no_memory() {
 #[test]
 fn point_17b_a_long_text_in_f32_takes_memory_by_its_length() {
     const LENGTH: usize = 4000;
-    let widths = Widths { matrices: &[1], tables: [1; 3], activations: 32 };
+    let widths = Widths { matrices: &[1.0], tables: [1.0; 3], activations: 32.0 };
     let session = session(Head::SequenceClassification, LENGTH, widths, 1);
     let mut room = (Vec::new(), Vec::new(), Vec::new());
     let counted = measure(|| forward(&session, &[LENGTH], Scope::All, &mut room));

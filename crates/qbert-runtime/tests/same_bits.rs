@@ -32,10 +32,10 @@ const SIZES: [(&str, Sizes); 3] = [
 ];
 
 const UNIFORM: [Widths; 4] = [
-    Widths { matrices: &[2], tables: [2; 3], activations: 8 },
-    Widths { matrices: &[3], tables: [3; 3], activations: 8 },
-    Widths { matrices: &[4], tables: [4; 3], activations: 8 },
-    Widths { matrices: &[8], tables: [8; 3], activations: 8 },
+    Widths { matrices: &[2.0], tables: [2.0; 3], activations: 8.0 },
+    Widths { matrices: &[3.0], tables: [3.0; 3], activations: 8.0 },
+    Widths { matrices: &[4.0], tables: [4.0; 3], activations: 8.0 },
+    Widths { matrices: &[8.0], tables: [8.0; 3], activations: 8.0 },
 ];
 
 const HEADS: [(&str, Head); 4] = [
@@ -53,7 +53,7 @@ fn models() -> Vec<(String, Vec<u8>)> {
             let turn = index % HEADS.len();
             let heads = if size == "small" { &HEADS[..] } else { &HEADS[turn..=turn] };
             for &(kind, head) in heads {
-                let matrices: Vec<String> = widths.matrices.iter().map(i64::to_string).collect();
+                let matrices: Vec<String> = widths.matrices.iter().map(f64::to_string).collect();
                 let name = format!("{size}/{}-bit/activations-{}/{kind}", matrices.join("-"), widths.activations);
                 models.push((name, packed_of("", head, &config_of(head, POSITIONS, sizes), widths)));
             }

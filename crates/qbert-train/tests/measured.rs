@@ -94,7 +94,7 @@ fn figures_are_those_of_plain_forward_passes() {
         let mean = pairs.map(divergence).sum::<f64>() / 60.0;
         let error: f64 = values.iter().zip(&weights[place.span.clone()]).map(|(a, b)| f64::from(a - b).powi(2)).sum();
         let found = measured.sites.iter().find(|own| own.site == name).unwrap();
-        let found = found.widths.iter().find(|own| own.bits == bits).unwrap();
+        let found = found.widths.iter().find(|own| own.bits == bits.into()).unwrap();
         assert!((found.divergence - mean).abs() < 1e-6 + 1e-4 * mean, "{name}: {found:?} {mean}");
         assert!((found.error - error).abs() <= 1e-9 * error, "{name}: {found:?} {error}");
     }

@@ -10,12 +10,12 @@ use common::{Golden, compute, goldens};
 use qbert_kernels::Compute;
 use qbert_model::{Checkpoint, Parameters};
 use qbert_quant::{
-    Axis, BitWidth, GroupSpec, Layout, Mask, Plan, Precision, QuantParams, RangeMethod, Scratch, Site,
+    ActivationPlan, Axis, BitWidth, GroupSpec, Layout, Mask, Plan, Precision, QuantParams, RangeMethod, Scratch, Site,
     range::squared_error,
 };
 use qbert_train::bert::{Activations, BackwardBuffers, Mode, Pass};
 use qbert_train::qat::weights::{UsedRows, WeightQuantizer};
-use qbert_train::qat::{Quantization, QuantizedPass};
+use qbert_train::qat::{Calibration, Quantization, QuantizedPass};
 use qbert_train::random::Stream;
 use qbert_train::{Batch, Bert, Error};
 
@@ -53,7 +53,7 @@ impl Model {
     }
 }
 
-fn bits(number: i64) -> Precision {
+fn bits(number: impl Into<f64>) -> Precision {
     Precision::from_number(number).unwrap()
 }
 
@@ -380,11 +380,12 @@ fn change(model: &Model, quantization: &Quantization, machine: &Compute) -> f64 
 
 #[test]
 fn compensated_weights_lie_on_their_grids_and_change_less() {
-    compensated_with(2, RangeMethod::Mse);
-    compensated_with(4, RangeMethod::MinMax);
+    compensated_with(2.0, RangeMethod::Mse);
+    compensated_with(1.6, RangeMethod::Mse);
+    compensated_with(4.0, RangeMethod::MinMax);
 }
 
-fn compensated_with(width: i64, range: RangeMethod) {
+fn compensated_with(width: f64, range: RangeMethod) {
     let model = Model::tiny("sequence");
     let plan = Plan::uniform(model.bert.config().layers, bits(width), GroupSpec::Count(4), range);
     let mut results = Vec::new();
@@ -418,4 +419,42 @@ fn compensated_with(width: i64, range: RangeMethod) {
         results.push((masters, quantization.weights().flat_ranges()));
     }
     assert!(results[0] == results[1], "threads made a difference");
+}
+
+#[test]
+fn fitted_layers_come_closer_to_full_precision_and_lie_on_their_grids() {
+    for (width, activations) in [(2.0, 8), (1.6, 8), (2.0, 32)] {
+        let model = Model::tiny("sequence");
+        let activation = ActivationPlan { bits: bits(activations), range: RangeMethod::MinMax };
+        let plan = Plan::uniform(model.bert.config().layers, bits(width), GroupSpec::Count(4), RangeMethod::Mse)
+            .with_activation(activation);
+        let mut results = Vec::new();
+        for threads in [1, 3] {
+            let machine = Compute::detect(threads).unwrap();
+            let batches = [model.batch.clone()];
+            let calibrated = |fit_steps: usize| {
+                let mut quantization = model.quantization(&plan);
+                let mut masters = model.masters.values().to_vec();
+                let (bert, compute) = (&model.bert, &machine);
+                let calibration = Calibration { bert, compute, batches: &batches, compensate: true, fit_steps };
+                let mut passes = vec![(0, 0)];
+                quantization
+                    .calibrate_watched(&mut masters, calibration, &mut |done, of| passes.push((done, of)))
+                    .unwrap();
+                let (last, total) = passes[passes.len() - 1];
+                assert_eq!((last, passes.len() - 1), (total, total), "progress ends where it said");
+                (quantization, masters)
+            };
+            let rounded = change(&model, &calibrated(0).0, &machine);
+            let (quantization, masters) = calibrated(60);
+            let fitted = change(&model, &quantization, &machine);
+            assert!(fitted < 0.6 * rounded, "{width} bits, activations {activations}: {fitted} {rounded}");
+            for site in Site::all(plan.layers().len()).filter(|site| site.layer().is_some()) {
+                let span = model.bert.layout().site(site).unwrap().span.clone();
+                assert_eq!(quantization.quantized()[span.clone()], masters[span], "{site}");
+            }
+            results.push((masters, quantization.weights().flat_ranges()));
+        }
+        assert!(results[0] == results[1], "threads made a difference");
+    }
 }

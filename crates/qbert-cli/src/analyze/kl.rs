@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use qbert_documents::{LayerMetric, MeasuredSite, Sensitivity};
+use qbert_documents::{BitCount, LayerMetric, MeasuredSite, Sensitivity};
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_quant::{Metric, Precision, rank_correlation};
 use qbert_train::sensitivity::measured::{MeasureSettings, Measurement, Trial, measure};
@@ -30,13 +30,12 @@ fn settings(protocol: &Protocol) -> Result<MeasureSettings> {
     let mut settings = MeasureSettings { seed: protocol.seed, ..MeasureSettings::default() };
     settings.examples = limit("--max-examples", &protocol.max_examples)?;
     if !protocol.widths.is_empty() {
-        let width = |&bits: &u32| match Precision::from_number(i64::from(bits)) {
-            Ok(Precision::Bits(width)) => Ok(width),
-            Ok(Precision::Full) => {
+        let width = |bits: &Precision| match bits {
+            Precision::Bits(width) => Ok(*width),
+            Precision::Full => {
                 let hint = "full precision costs nothing and need not be measured";
                 Err(Error::new(ErrorKind::BadInput, "--widths: 32 is full precision".to_owned(), hint.to_owned()))
             }
-            Err(error) => Err(Error::from(error).about("--widths")),
         };
         settings.widths = protocol.widths.iter().map(width).collect::<Result<_>>()?;
     }
@@ -75,7 +74,8 @@ pub(super) fn run(options: &Options, quiet: bool) -> Result<String> {
 fn text(found: &Sensitivity, path: &str) -> String {
     let Some(measured) = &found.measured else { return String::new() };
     let layers = measured.sites.iter().map(|site| site.layer + 1).max().unwrap_or(0);
-    let widths: Vec<u8> = measured.sites.first().iter().flat_map(|site| &site.widths).map(|own| own.bits).collect();
+    let widths: Vec<BitCount> =
+        measured.sites.first().iter().flat_map(|site| &site.widths).map(|own| own.bits).collect();
     let heading = widths.iter().map(|bits| format!("{bits} bits"));
     let mut table = Table::with_titles(std::iter::once(String::new()).chain(heading).chain(["most at".to_owned()]));
     for layer in 0..layers {

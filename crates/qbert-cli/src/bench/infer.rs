@@ -8,7 +8,7 @@ use qbert_kernels::Threads;
 use qbert_model::Config;
 use qbert_pipeline::packing::{CalibrationData, Packing, PartWidths, middle_layers, plan_by_widths};
 use qbert_pipeline::{Error, ErrorKind, Result};
-use qbert_quant::RangeMethod;
+use qbert_quant::{BitWidth, Precision, RangeMethod};
 use qbert_runtime::{Scope, Session, SessionOptions, Tokens};
 use qbert_train::Batch;
 use qbert_train::random::Stream;
@@ -37,7 +37,7 @@ pub(crate) struct Options {
     model: String,
     /// Widths of a checkpoint's layers: one, or a second one for the middle layers; 32 for f32 [default: 2,3].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]")]
-    bits: Vec<u32>,
+    bits: Vec<Precision>,
     /// Numbers of threads to measure.
     #[arg(long, num_args = 1.., default_values_t = [1, 2])]
     threads: Vec<usize>,
@@ -154,15 +154,17 @@ fn bytes(options: &Options, quiet: bool) -> Result<Vec<u8>> {
     }
     let directory = model::directory(&options.model, quiet)?;
     let config = Config::read(&directory.join("config.json"))?;
-    let layers = options.bits.first().copied().unwrap_or(2);
-    let middle = if options.bits.is_empty() { Some(3) } else { options.bits.get(1).copied() };
-    let full = layers == 32;
+    let layers = options.bits.first().copied().unwrap_or(Precision::Bits(BitWidth::TWO));
+    let usual = Some(Precision::Bits(BitWidth::THREE));
+    let middle = if options.bits.is_empty() { usual } else { options.bits.get(1).copied() };
+    // A model in full precision is so in every part.
+    let unless_full = |width| if layers == Precision::Full { layers } else { Precision::Bits(width) };
     let widths = PartWidths {
         layers,
         middle_layers: middle,
-        word_embedding: if full { 32 } else { 4 },
-        other_embeddings: if full { 32 } else { 8 },
-        activations: if full { 32 } else { 8 },
+        word_embedding: unless_full(BitWidth::FOUR),
+        other_embeddings: unless_full(BitWidth::EIGHT),
+        activations: unless_full(BitWidth::EIGHT),
         range: RangeMethod::MinMax,
     };
     if let (Some(bits), false) = (middle, quiet) {
@@ -236,8 +238,8 @@ fn measure(options: &Options, session: &Session, work: Work) -> Result<Measureme
 /// The widths that encoder layers have, narrowest first.
 fn widths(session: &Session) -> String {
     let sites = session.plan().sites().filter(|(site, _)| site.layer().is_some());
-    let mut widths: Vec<u8> = sites.map(|(_, plan)| plan.bits.number()).collect();
+    let mut widths: Vec<Precision> = sites.map(|(_, plan)| plan.bits).collect();
     widths.sort_unstable();
     widths.dedup();
-    widths.iter().map(u8::to_string).collect::<Vec<_>>().join(",")
+    widths.iter().map(Precision::to_string).collect::<Vec<_>>().join(",")
 }

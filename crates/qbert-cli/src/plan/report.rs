@@ -37,7 +37,7 @@ impl Report {
         let paper = shape.paper_size(plan)?;
         let parameters: usize = shape.tensors.iter().map(|t| t.rows * t.cols + t.companions).sum();
         Ok(Self {
-            bits: plan.sites().map(|(site, planned)| (site.to_string(), planned.bits.number().into())).collect(),
+            bits: plan.sites().map(|(site, planned)| (site.to_string(), serde_json::json!(planned.bits))).collect(),
             paper_mib: PaperMib {
                 total: paper.total(),
                 encoder: paper.without_embedding(),
@@ -59,9 +59,8 @@ impl Report {
         let mut text = self.search.as_ref().map(super::search::text).unwrap_or_default();
         let _ = write!(text, "bits per site\n{}", self.table(plan));
         let embedding = plan.sites().filter(|(site, _)| matches!(site, Site::Embedding(_)));
-        let embedding: Vec<String> =
-            embedding.map(|(site, planned)| format!("{site} {}", planned.bits.number())).collect();
-        let _ = writeln!(text, "  {}; activations {}\n", embedding.join(", "), plan.activation().bits.number());
+        let embedding: Vec<String> = embedding.map(|(site, planned)| format!("{site} {}", planned.bits)).collect();
+        let _ = writeln!(text, "  {}; activations {}\n", embedding.join(", "), plan.activation().bits);
         if let Origin::Sensitivity(sensitive) = &self.origin {
             let _ = writeln!(text, "{}\n", sensitive.lines().join("\n"));
         }

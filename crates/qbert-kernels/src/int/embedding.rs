@@ -5,7 +5,7 @@
 //! an offset: `value = Δ_c · code + q0_c`, rounded twice and never fused, so it has the same bits on every instruction
 //! set.
 
-use super::layout::LayoutError;
+use super::layout::{Coding, LayoutError};
 use crate::cpu::Kernels;
 use crate::simd::{Kernel, Simd};
 
@@ -29,7 +29,8 @@ impl<'a> EmbeddingRows<'a> {
     pub fn new(bits: u8, rows: usize, cols: usize, bytes: &'a [u8]) -> Result<Self, LayoutError> {
         let expected = Self::packed_len(bits, rows, cols)?;
         if bytes.len() != expected {
-            return Err(LayoutError::Length { neurons: rows, inputs: cols, bits, expected, found: bytes.len() });
+            let coding = Coding::Bits(bits);
+            return Err(LayoutError::Length { neurons: rows, inputs: cols, coding, expected, found: bytes.len() });
         }
         Ok(Self { bits, rows, cols, bytes })
     }
@@ -55,10 +56,12 @@ impl<'a> EmbeddingRows<'a> {
         let mut packed = vec![0; Self::packed_len(bits, rows, cols)?];
         let expected = rows.saturating_mul(cols);
         if codes.len() != expected {
-            return Err(LayoutError::Length { neurons: rows, inputs: cols, bits: 8, expected, found: codes.len() });
+            let coding = Coding::Bits(8);
+            return Err(LayoutError::Length { neurons: rows, inputs: cols, coding, expected, found: codes.len() });
         }
         if let Some(index) = codes.iter().position(|&code| code > u8::MAX >> (8 - bits)) {
-            return Err(LayoutError::Code { neuron: index / cols, input: index % cols, code: codes[index], bits });
+            let (neuron, input, coding) = (index / cols, index % cols, Coding::Bits(bits));
+            return Err(LayoutError::Code { neuron, input, code: codes[index], coding });
         }
         let length = packed.len() / rows;
         for (target, row) in packed.chunks_exact_mut(length).zip(codes.chunks_exact(cols)) {
@@ -104,6 +107,23 @@ impl<'a> EmbeddingRows<'a> {
             Some(row) => Err(LayoutError::Padding { neuron: row, input: self.cols }),
             None => Ok(()),
         }
+    }
+
+    /// Checks that no code is above `largest`, which its bits may leave room for.
+    ///
+    /// # Errors
+    /// [`LayoutError::Code`] with the first that is.
+    pub fn check_codes(&self, largest: u8) -> Result<(), LayoutError> {
+        if largest == u8::MAX >> (8 - self.bits) {
+            return Ok(());
+        }
+        for neuron in 0..self.rows {
+            let codes = self.row_codes(neuron);
+            if let Some(input) = codes.iter().position(|&code| code > largest) {
+                return Err(LayoutError::Code { neuron, input, code: codes[input], coding: Coding::Ternary });
+            }
+        }
+        Ok(())
     }
 
     /// The codes of one row, one byte each.

@@ -12,13 +12,19 @@
 //!   7 = 4 + 2 + 1; 8 bits are one plane). A plane of `p` bits takes `64 · p` bytes of the block: byte `64·j + q` holds
 //!   place `q` of the cells `j·8/p ..`, the first in the lowest bits. Planes are consecutive, lowest bits first.
 //!
+//! Ternary codes are stored otherwise, five to a byte ([`super::ternary`]).
+//!
 //! Nothing in it depends on the CPU: AVX2 reads a cell as two halves, NEON as four quarters, the portable code as 64 bytes.
 //! A matrix whose sides are multiples of 16 and 32 (as in every usual BERT) takes exactly `bits` bits per weight. A tile is
 //! a multiple of 64 bytes, so tiles of an aligned buffer are aligned.
 //!
 //! Not for embedding tables, which are looked up and stored row by row ([`super::EmbeddingRows`]).
 
+use std::fmt;
 use std::ops::Range;
+
+use super::ternary;
+use crate::cpu::Kernels;
 
 /// Output neurons of a tile.
 pub const TILE_NEURONS: usize = 16;
@@ -33,6 +39,58 @@ pub(super) const CELL: usize = 64;
 pub(super) const CELL_INPUTS: usize = 4;
 /// Cells of a block.
 pub(super) const BLOCK_CELLS: usize = BLOCK_INPUTS / CELL_INPUTS;
+
+/// How the codes of a matrix are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// Each in this many bits, 1 to 8.
+    Bits(u8),
+    /// Codes 0, 1 and 2, five to a byte.
+    Ternary,
+}
+
+impl Coding {
+    /// The largest code.
+    fn max_code(self) -> u8 {
+        match self {
+            Self::Bits(bits) => u8::MAX >> (8 - bits.clamp(1, 8)),
+            Self::Ternary => 2,
+        }
+    }
+
+    /// Bits that hold a code once it is widened, which multipliers need to know.
+    pub(super) fn widened_bits(self) -> u8 {
+        match self {
+            Self::Bits(bits) => bits,
+            Self::Ternary => 2,
+        }
+    }
+
+    /// Bytes of a tile of this many blocks.
+    const fn tile_bytes(self, blocks: usize) -> usize {
+        match self {
+            Self::Bits(bits) => blocks * block_bytes(bits),
+            Self::Ternary => ternary::tile_bytes(blocks * BLOCK_CELLS),
+        }
+    }
+}
+
+impl From<u8> for Coding {
+    fn from(bits: u8) -> Self {
+        Self::Bits(bits)
+    }
+}
+
+/// `2 bits` or `ternary codes`, as errors say it.
+impl fmt::Display for Coding {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bits(1) => formatter.write_str("1 bit"),
+            Self::Bits(bits) => write!(formatter, "{bits} bits"),
+            Self::Ternary => formatter.write_str("ternary codes"),
+        }
+    }
+}
 
 /// Why a slice is not a packed matrix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,21 +111,21 @@ pub enum LayoutError {
         inputs: usize,
     },
     /// A slice whose length does not match the shape.
-    #[error("{neurons} neurons of {inputs} inputs at {bits} bits take {expected} bytes, not {found}")]
+    #[error("{neurons} neurons of {inputs} inputs in {coding} take {expected} bytes, not {found}")]
     Length {
         /// Rows.
         neurons: usize,
         /// Columns.
         inputs: usize,
-        /// The width.
-        bits: u8,
+        /// How the codes are stored.
+        coding: Coding,
         /// Bytes needed.
         expected: usize,
         /// Bytes given.
         found: usize,
     },
-    /// A code that needs more bits.
-    #[error("code {code} of neuron {neuron}, input {input} does not fit in {bits} bits")]
+    /// A code that is too large.
+    #[error("code {code} of neuron {neuron}, input {input} does not fit in {coding}")]
     Code {
         /// Row.
         neuron: usize,
@@ -75,8 +133,16 @@ pub enum LayoutError {
         input: usize,
         /// The code.
         code: u8,
-        /// The width.
-        bits: u8,
+        /// How the codes are stored.
+        coding: Coding,
+    },
+    /// A byte that does not stand for five ternary codes.
+    #[error("byte {byte} of the ternary codes has the value {value}, which stands for no codes")]
+    TernaryByte {
+        /// Its place.
+        byte: usize,
+        /// Its value.
+        value: u8,
     },
     /// A bit in the padding of the last tile or block is set.
     #[error("the code at neuron {neuron}, input {input}, outside of the matrix, is not 0")]
@@ -105,7 +171,7 @@ pub(super) const fn planes(bits: u8) -> &'static [(usize, usize)] {
 /// A weight matrix `[neurons, inputs]` of packed codes, borrowed: usually from a file.
 #[derive(Clone, Copy, Debug)]
 pub struct PackedWeights<'a> {
-    bits: u8,
+    coding: Coding,
     neurons: usize,
     inputs: usize,
     bytes: &'a [u8],
@@ -116,23 +182,24 @@ impl<'a> PackedWeights<'a> {
     ///
     /// # Errors
     /// [`LayoutError::Bits`], [`LayoutError::Shape`] or [`LayoutError::Length`].
-    pub fn new(bits: u8, neurons: usize, inputs: usize, bytes: &'a [u8]) -> Result<Self, LayoutError> {
-        let expected = packed_len(bits, neurons, inputs)?;
+    pub fn new(coding: impl Into<Coding>, neurons: usize, inputs: usize, bytes: &'a [u8]) -> Result<Self, LayoutError> {
+        let coding = coding.into();
+        let expected = packed_len(coding, neurons, inputs)?;
         if bytes.len() != expected {
-            return Err(LayoutError::Length { neurons, inputs, bits, expected, found: bytes.len() });
+            return Err(LayoutError::Length { neurons, inputs, coding, expected, found: bytes.len() });
         }
-        Ok(Self { bits, neurons, inputs, bytes })
+        Ok(Self { coding, neurons, inputs, bytes })
     }
 
     /// A matrix of eight bits per code whose length has been checked.
     pub(super) fn wide(neurons: usize, inputs: usize, bytes: &'a [u8]) -> Self {
         debug_assert_eq!(packed_len(8, neurons, inputs), Ok(bytes.len()));
-        Self { bits: 8, neurons, inputs, bytes }
+        Self { coding: Coding::Bits(8), neurons, inputs, bytes }
     }
 
-    /// Bits per code.
-    pub fn bits(&self) -> u8 {
-        self.bits
+    /// How the codes are stored.
+    pub fn coding(&self) -> Coding {
+        self.coding
     }
 
     /// Output neurons: rows of the matrix.
@@ -156,8 +223,11 @@ impl<'a> PackedWeights<'a> {
     /// When the place is beyond that.
     pub fn code(&self, neuron: usize, input: usize) -> u8 {
         let place = Place::of(neuron, input);
-        let block = self.block(place.tile, place.block);
-        planes(self.bits)
+        let Coding::Bits(bits) = self.coding else {
+            return ternary::code(self.tile(place.tile), input / CELL_INPUTS, place.place);
+        };
+        let block = &self.tile(place.tile)[place.block * block_bytes(bits)..][..block_bytes(bits)];
+        planes(bits)
             .iter()
             .fold((0, 0), |(code, start), &(plane, shift)| {
                 let (byte, bit) = place.in_plane(plane);
@@ -173,17 +243,32 @@ impl<'a> PackedWeights<'a> {
         rows.map(|(neuron, input)| self.code(neuron, input)).collect()
     }
 
-    /// Checks that all padding is 0, so that equal matrices have equal bytes.
+    /// Checks that all padding is 0 and every byte stands for codes, so that equal matrices have equal bytes.
     ///
     /// # Errors
-    /// [`LayoutError::Padding`] with the first place that is not.
+    /// [`LayoutError::Padding`] with the first place that is not 0; [`LayoutError::TernaryByte`].
     pub fn check_padding(&self) -> Result<(), LayoutError> {
-        let (neurons, inputs) = (self.tiles() * TILE_NEURONS, self.blocks() * BLOCK_INPUTS);
+        let inputs = match self.coding {
+            Coding::Bits(_) => self.blocks() * BLOCK_INPUTS,
+            Coding::Ternary => {
+                ternary::check(self.bytes)?;
+                ternary::tile_inputs(self.blocks() * BLOCK_CELLS)
+            }
+        };
+        let neurons = self.tiles() * TILE_NEURONS;
         let beside = (0..self.neurons).flat_map(|neuron| (self.inputs..inputs).map(move |input| (neuron, input)));
         let below = (self.neurons..neurons).flat_map(|neuron| (0..inputs).map(move |input| (neuron, input)));
         match beside.chain(below).find(|&(neuron, input)| self.code(neuron, input) != 0) {
             Some((neuron, input)) => Err(LayoutError::Padding { neuron, input }),
             None => Ok(()),
+        }
+    }
+
+    /// Widens one tile to a byte per code: whole blocks of cells, in the stored order.
+    pub(super) fn widen_tile(&self, kernels: Kernels, tile: usize, cells: &mut [u8]) {
+        match self.coding {
+            Coding::Bits(bits) => kernels.multiplier().widen(bits, self.tile(tile), cells),
+            Coding::Ternary => kernels.run(ternary::Widen { packed: self.tile(tile), cells }),
         }
     }
 
@@ -202,13 +287,8 @@ impl<'a> PackedWeights<'a> {
 
     /// The bytes of some tiles.
     pub(super) fn tile_range(&self, tiles: Range<usize>) -> &'a [u8] {
-        let length = self.blocks() * block_bytes(self.bits);
+        let length = self.coding.tile_bytes(self.blocks());
         &self.bytes[tiles.start * length..tiles.end * length]
-    }
-
-    fn block(&self, tile: usize, block: usize) -> &'a [u8] {
-        let length = block_bytes(self.bits);
-        &self.tile(tile)[block * length..][..length]
     }
 }
 
@@ -249,37 +329,51 @@ pub(super) const fn block_bytes(bits: u8) -> usize {
     CELL * bits as usize
 }
 
-/// The packed size of a matrix in bytes: `64·bits` for each block of 16 neurons and 32 inputs.
+/// The packed size of a matrix in bytes: `64·bits` for each block of 16 neurons and 32 inputs, and for ternary codes 64
+/// for each 16 neurons and 20 inputs.
 ///
 /// # Errors
-/// [`LayoutError::Bits`] unless `bits` is 1 to 8; [`LayoutError::Shape`] when a side is 0, there are more than
+/// [`LayoutError::Bits`] unless bits are 1 to 8; [`LayoutError::Shape`] when a side is 0, there are more than
 /// [`MOST_INPUTS`] inputs, or the length overflows.
-pub fn packed_len(bits: u8, neurons: usize, inputs: usize) -> Result<usize, LayoutError> {
-    if !(1..=8).contains(&bits) {
+pub fn packed_len(coding: impl Into<Coding>, neurons: usize, inputs: usize) -> Result<usize, LayoutError> {
+    let coding = coding.into();
+    if let Coding::Bits(bits) = coding
+        && !(1..=8).contains(&bits)
+    {
         return Err(LayoutError::Bits { bits });
     }
-    let blocks = neurons.div_ceil(TILE_NEURONS).checked_mul(inputs.div_ceil(BLOCK_INPUTS));
-    match blocks.and_then(|blocks| blocks.checked_mul(block_bytes(bits))) {
-        Some(length) if length > 0 && inputs <= MOST_INPUTS => Ok(length),
-        _ => Err(LayoutError::Shape { neurons, inputs }),
+    if inputs > MOST_INPUTS {
+        return Err(LayoutError::Shape { neurons, inputs });
     }
+    let tile = coding.tile_bytes(inputs.div_ceil(BLOCK_INPUTS));
+    let length = neurons.div_ceil(TILE_NEURONS).checked_mul(tile);
+    length.filter(|&length| length > 0).ok_or(LayoutError::Shape { neurons, inputs })
 }
 
 /// Packs row-major codes `[neurons, inputs]`, one byte each.
 ///
 /// # Errors
 /// As [`packed_len`]; [`LayoutError::Length`] when there are not `neurons · inputs` codes, [`LayoutError::Code`] for a
-/// code that needs more than `bits` bits.
-pub fn pack(codes: &[u8], bits: u8, neurons: usize, inputs: usize) -> Result<Vec<u8>, LayoutError> {
-    let mut packed = vec![0; packed_len(bits, neurons, inputs)?];
+/// code that is too large.
+pub fn pack(codes: &[u8], coding: impl Into<Coding>, neurons: usize, inputs: usize) -> Result<Vec<u8>, LayoutError> {
+    let coding = coding.into();
+    let mut packed = vec![0; packed_len(coding, neurons, inputs)?];
     let expected = neurons.saturating_mul(inputs);
     if codes.len() != expected {
-        return Err(LayoutError::Length { neurons, inputs, bits: 8, expected, found: codes.len() });
+        return Err(LayoutError::Length { neurons, inputs, coding: Coding::Bits(8), expected, found: codes.len() });
     }
-    if let Some(index) = codes.iter().position(|&code| code > mask(usize::from(bits))) {
-        return Err(LayoutError::Code { neuron: index / inputs, input: index % inputs, code: codes[index], bits });
+    if let Some(index) = codes.iter().position(|&code| code > coding.max_code()) {
+        return Err(LayoutError::Code { neuron: index / inputs, input: index % inputs, code: codes[index], coding });
     }
-    let (block_length, blocks) = (block_bytes(bits), inputs.div_ceil(BLOCK_INPUTS));
+    let blocks = inputs.div_ceil(BLOCK_INPUTS);
+    let Coding::Bits(bits) = coding else {
+        let tile_length = coding.tile_bytes(blocks);
+        for (tile, rows) in packed.chunks_exact_mut(tile_length).zip(codes.chunks(TILE_NEURONS * inputs)) {
+            ternary::pack_tile(rows, inputs, tile);
+        }
+        return Ok(packed);
+    };
+    let block_length = block_bytes(bits);
     for (neuron, row) in codes.chunks_exact(inputs).enumerate() {
         for (input, &code) in row.iter().enumerate() {
             let place = Place::of(neuron, input);

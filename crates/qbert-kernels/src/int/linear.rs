@@ -157,7 +157,7 @@ impl<'a> Plan<'a> {
     /// No other thread may use the panel's neurons of these rows of the target at the same time.
     unsafe fn run_panel(&self, compute: &Compute, panel: usize, rows: Range<usize>, buffers: &mut Buffers<'_>) {
         let Buffers { cells, arranged, sums, row_terms } = buffers;
-        let (cells, half_step) = self.panel(panel, cells);
+        let (cells, half_step) = self.panel(compute, panel, cells);
         let start = self.start(panel);
         let neuron = panel * PANEL;
         let tiles = self.row_tiles(rows.len());
@@ -174,7 +174,7 @@ impl<'a> Plan<'a> {
                 cells,
                 half_step,
                 steps: a.steps,
-                bits: self.weights.bits(),
+                bits: self.bits(),
                 start: &start,
                 sums,
                 sums_row: PANEL,
@@ -186,7 +186,7 @@ impl<'a> Plan<'a> {
 
     /// Tiles that some rows are cut into.
     fn row_tiles(&self, rows: usize) -> usize {
-        rows.div_ceil(self.multiplier.rows(self.weights.bits()))
+        rows.div_ceil(self.multiplier.rows(self.bits()))
     }
 
     /// The stored codes of one tile of a task's rows.
@@ -207,6 +207,11 @@ impl<'a> Plan<'a> {
         tile * bytes..(tile + 1) * bytes
     }
 
+    /// Bits of the widened codes.
+    fn bits(&self) -> u8 {
+        self.weights.coding().widened_bits()
+    }
+
     /// Steps of four inputs through a row, as many as the multiplier takes. The stored codes of a row, padded to whole
     /// cache lines, are at least as long.
     fn steps(&self) -> usize {
@@ -220,9 +225,9 @@ impl<'a> Plan<'a> {
 
     /// The cells of a panel in the multiplier's order, and how far apart its two tiles are: in `room`, or in the weights
     /// themselves. Where there is only one tile left, it stands for both.
-    fn panel<'b>(&'b self, panel: usize, room: &'b mut [u8]) -> (&'b [u8], usize) {
+    fn panel<'b>(&'b self, compute: &Compute, panel: usize, room: &'b mut [u8]) -> (&'b [u8], usize) {
         let tiles = 2 * panel..self.weights.tiles().min(2 * panel + 2);
-        let (bits, both) = (self.weights.bits(), tiles.len() == 2);
+        let (bits, both) = (self.bits(), tiles.len() == 2);
         let padded = self.steps() != self.stored_steps();
         if bits == 8 && !padded && self.multiplier.reads_stored_cells() {
             let stored = self.weights.tile_range(tiles);
@@ -231,7 +236,7 @@ impl<'a> Plan<'a> {
         let half = room.len() / 2;
         for (tile, cells) in tiles.zip(room.chunks_exact_mut(half)) {
             let (stored, padding) = cells.split_at_mut(self.stored_steps() * CELL);
-            self.multiplier.widen(bits, self.weights.tile(tile), stored);
+            self.weights.widen_tile(compute.kernels(), tile, stored);
             padding.fill(0);
             self.multiplier.rearrange(bits, cells);
         }
@@ -263,7 +268,7 @@ impl<'a> Buffers<'a> {
     fn lengths(plan: &Plan<'_>, rows: usize) -> (usize, usize, usize) {
         let cells = 2 * plan.steps() * CELL;
         let arranged = plan.arranged_range(plan.row_tiles(rows)).start;
-        (cells, arranged, plan.multiplier.rows(plan.weights.bits()) * PANEL)
+        (cells, arranged, plan.multiplier.rows(plan.bits()) * PANEL)
     }
 
     fn bytes(plan: &Plan<'_>, rows: usize) -> usize {

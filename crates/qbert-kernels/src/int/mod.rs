@@ -37,13 +37,14 @@ mod multiplier;
 mod norm;
 mod params;
 mod softmax;
+mod ternary;
 mod tile;
 mod wide;
 
 pub use attention::AttentionInput;
 pub use codes::{Codes, Quantizer};
 pub use embedding::{EmbeddingRows, EmbeddingTable};
-pub use layout::{BLOCK_INPUTS, LayoutError, MOST_INPUTS, PackedWeights, TILE_NEURONS, pack, packed_len};
+pub use layout::{BLOCK_INPUTS, Coding, LayoutError, MOST_INPUTS, PackedWeights, TILE_NEURONS, pack, packed_len};
 pub use linear::{LinearInput, LinearLayer, LinearOutput};
 pub use multiplier::Multiplier;
 #[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]

@@ -1,7 +1,6 @@
 //! The parameters of a linear layer besides its codes: one step, offset, code sum and bias per output neuron.
 
 use super::layout::{BLOCK_CELLS, CELL, CELL_INPUTS, PackedWeights, TILE_NEURONS};
-use super::multiplier::Multiplier;
 use super::tile::PANEL;
 use crate::cpu::Kernels;
 
@@ -25,7 +24,7 @@ impl LinearParams {
     pub fn new(kernels: Kernels, weights: &PackedWeights<'_>, steps: &[f32], lows: &[f32], biases: &[f32]) -> Self {
         let mut params = Self::zeros(weights.neurons());
         params.set(steps, lows, biases);
-        let sums = code_sums(kernels.multiplier(), weights);
+        let sums = code_sums(kernels, weights);
         // There are sums for whole tiles of neurons, and room for whole panels.
         params.code_sums[..sums.len()].copy_from_slice(&sums);
         params
@@ -59,11 +58,11 @@ impl LinearParams {
 }
 
 /// Sums the codes tile by tile; padding is 0.
-fn code_sums(multiplier: Multiplier, weights: &PackedWeights<'_>) -> Vec<i32> {
+fn code_sums(kernels: Kernels, weights: &PackedWeights<'_>) -> Vec<i32> {
     let mut cells = vec![0; weights.blocks() * BLOCK_CELLS * CELL];
     let mut sums = Vec::with_capacity(weights.tiles() * TILE_NEURONS);
     for tile in 0..weights.tiles() {
-        multiplier.widen(weights.bits(), weights.tile(tile), &mut cells);
+        weights.widen_tile(kernels, tile, &mut cells);
         let mut tile_sums = [0_u32; TILE_NEURONS];
         for cell in cells.as_chunks::<CELL>().0 {
             let neurons = cell.as_chunks::<CELL_INPUTS>().0.iter();

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use qbert_kernels::FileBytes;
-use qbert_kernels::int::{EmbeddingRows, PackedWeights};
+use qbert_kernels::int::{Coding, EmbeddingRows, PackedWeights};
 use qbert_quant::{ActivationParams, Affine, BitWidth, Layout as MatrixLayout, Plan, Site};
 
 use crate::config::Config;
@@ -121,6 +121,12 @@ impl<'a> PackedGroups<'a> {
         let groups = self.affines.iter().zip(self.layout.groups().iter());
         groups.flat_map(|(affine, span)| span.map(|_| number(affine)).collect::<Vec<_>>()).collect()
     }
+}
+
+/// How matrices store codes of a width. Embedding tables keep whole bits for each code, two for ternary ones, because a
+/// row of a table is looked up alone.
+pub(crate) fn coding_of(width: BitWidth) -> Coding {
+    if width == BitWidth::TERNARY { Coding::Ternary } else { Coding::Bits(width.whole_bits()) }
 }
 
 /// Where the bytes of an open model are.
@@ -326,16 +332,16 @@ impl PackedModel {
             StoredSite::Full { cols, bytes } => Some(PackedSite::Full(self.floats_at(bytes), *cols)),
             StoredSite::Codes { bits, layout, affines, bytes } => {
                 let groups = PackedGroups { layout: *layout, affines };
-                let (bits, rows, cols) = (bits.get(), layout.rows(), layout.cols());
+                let (rows, cols) = (layout.rows(), layout.cols());
                 let bytes = &self.bytes[bytes.clone()];
                 // Lengths were checked when the file was opened.
                 match site {
-                    Site::Layer(..) => {
-                        PackedWeights::new(bits, rows, cols, bytes).ok().map(|w| PackedSite::Matrix(w, groups))
-                    }
-                    Site::Embedding(_) => {
-                        EmbeddingRows::new(bits, rows, cols, bytes).ok().map(|r| PackedSite::Table(r, groups))
-                    }
+                    Site::Layer(..) => PackedWeights::new(coding_of(*bits), rows, cols, bytes)
+                        .ok()
+                        .map(|w| PackedSite::Matrix(w, groups)),
+                    Site::Embedding(_) => EmbeddingRows::new(bits.whole_bits(), rows, cols, bytes)
+                        .ok()
+                        .map(|r| PackedSite::Table(r, groups)),
                 }
             }
         }

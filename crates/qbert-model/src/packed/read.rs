@@ -10,7 +10,7 @@ use qbert_quant::{
 };
 
 use super::header::{Entry, Header, Kind, Problem};
-use super::{LayerActivations, ModelBytes, PackedModel, StoredSite, VERSION};
+use super::{LayerActivations, ModelBytes, PackedModel, StoredSite, VERSION, coding_of};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::head::Head;
@@ -201,10 +201,11 @@ impl<'a> Reader<'a> {
         let SitedTensor { site, rows, cols, .. } = *tensor;
         let checked = match site {
             Site::Layer(..) => {
-                PackedWeights::new(bits.get(), rows, cols, codes).and_then(|weights| weights.check_padding())
+                PackedWeights::new(coding_of(bits), rows, cols, codes).and_then(|weights| weights.check_padding())
             }
             Site::Embedding(_) => {
-                EmbeddingRows::new(bits.get(), rows, cols, codes).and_then(|table| table.check_padding())
+                let table = EmbeddingRows::new(bits.whole_bits(), rows, cols, codes);
+                table.and_then(|table| table.check_padding().and_then(|()| table.check_codes(bits.max_code())))
             }
         };
         checked.map_err(|error| self.damaged(format!("{site}: {error}")))

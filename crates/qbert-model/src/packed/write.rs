@@ -8,7 +8,7 @@ use qbert_kernels::int::{EmbeddingRows, LayoutError, pack};
 use qbert_quant::{BitWidth, Layout as MatrixLayout, Plan, Precision, QuantizedMatrix, Site};
 
 use super::header::{self, Kind, NewTensor};
-use super::{LayerActivations, PackedTokenizer, VERSION};
+use super::{LayerActivations, PackedTokenizer, VERSION, coding_of};
 use crate::atomic;
 use crate::config::{Config, MOST_LABELS};
 use crate::error::{Error, Result};
@@ -185,10 +185,10 @@ fn check_matrix(
 }
 
 fn code_tensor(site: Site, matrix: &QuantizedMatrix) -> std::result::Result<NewTensor, LayoutError> {
-    let (bits, rows, cols) = (matrix.bits().get(), matrix.layout().rows(), matrix.layout().cols());
+    let (bits, rows, cols) = (matrix.bits(), matrix.layout().rows(), matrix.layout().cols());
     let bytes = match site {
-        Site::Layer(..) => pack(matrix.codes(), bits, rows, cols)?,
-        Site::Embedding(_) => EmbeddingRows::pack(matrix.codes(), bits, rows, cols)?,
+        Site::Layer(..) => pack(matrix.codes(), coding_of(bits), rows, cols)?,
+        Site::Embedding(_) => EmbeddingRows::pack(matrix.codes(), bits.whole_bits(), rows, cols)?,
     };
     Ok(NewTensor { name: format!("{site}.codes"), kind: Kind::U8, shape: vec![bytes.len()], bytes })
 }

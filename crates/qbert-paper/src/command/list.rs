@@ -4,6 +4,7 @@ use qbert_cli::json;
 use qbert_cli::table::Table;
 use qbert_paper::{Bits, Row, State, Study};
 use qbert_pipeline::Result;
+use qbert_quant::Precision;
 
 /// A row of `--list`.
 #[derive(Debug, serde::Serialize)]
@@ -47,7 +48,7 @@ pub(super) fn run(study: &Study, rows: &[Row], as_json: bool) -> Result<String> 
     let mut table = Table::new(["row", "bits per layer", "encoder MiB", "times", "with embedding", "state"]);
     for row in &listed {
         let Listed { bits, .. } = row;
-        let digits = |all: &[u8]| all.iter().map(u8::to_string).collect::<Vec<_>>().join(" ");
+        let digits = |all: &[Precision]| all.iter().map(Precision::to_string).collect::<Vec<_>>().join(" ");
         let (attention, feed_forward) = (digits(&bits.attention), digits(&bits.feed_forward));
         table.row([
             row.row.clone(),

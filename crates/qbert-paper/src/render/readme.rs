@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 
+use qbert_quant::Precision;
 use qbert_report::significant;
 use qbert_tasks::Task;
 use qbert_train::qat::method::Method;
@@ -244,7 +245,7 @@ fn treatments(lines: &[Line<'_>]) -> String {
 /// The width of activations and embeddings, where all rows of the table have the same.
 fn other_widths(lines: &[Line<'_>]) -> String {
     let bits = lines.iter().flat_map(|line| line.cells.iter().flatten()).map(|cell| &cell.row.settings.bits);
-    let mut widths: Vec<u8> = bits.flat_map(|bits| [bits.word, bits.position, bits.activations]).collect();
+    let mut widths: Vec<Precision> = bits.flat_map(|bits| [bits.word, bits.position, bits.activations]).collect();
     widths.dedup();
     if let [width] = widths[..] { format!("Activations and embeddings have {width} bits.") } else { String::new() }
 }

@@ -1,5 +1,6 @@
 //! Choosing a width for every layer or matrix by sensitivity: in the order of the ranking, or the optimum within a budget.
 
+use qbert_documents::BitCount;
 use qbert_kernels::Threads;
 use qbert_model::Checkpoint;
 use qbert_model::sizes::{file_size, site_bytes};
@@ -123,7 +124,7 @@ impl Mixed<'_> {
         let best = within(&open, &self.widths, granularity, size_budget).map_err(of_budget)?;
         let plan = self.with_widths(&best.widths)?;
         let uniform = self.widths.as_slice().iter().enumerate().map(|(index, width)| UniformCost {
-            bits: width.number(),
+            bits: *width,
             predicted_cost: open.iter().map(|site| site.choices[index].cost).sum(),
             file_bytes: size_budget.fixed + open.iter().map(|site| site.choices[index].bytes).sum::<u64>(),
         });
@@ -181,7 +182,7 @@ impl Mixed<'_> {
         let sites = self.measured.sites.iter().flat_map(|own| &own.sites);
         let found = sites.into_iter().find(|own| own.site == name);
         let choice = |&width: &Precision| {
-            let bits = width.number();
+            let bits = BitCount::from(width.number());
             let measured = found.and_then(|own| own.widths.iter().find(|own| own.bits == bits));
             let cost = match measured {
                 Some(own) => own.divergence,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use qbert_documents::BitCount;
 use qbert_kernels::Threads;
 use qbert_model::sizes::file_size;
 use qbert_quant::{
@@ -59,9 +60,12 @@ pub(super) fn measured_request(request: &PlanRequest, layers: usize) -> Result<P
     };
     let mut request = PlanRequest { metric: Some(Metric::Divergence), ..request.clone() };
     if request.bits.is_empty() {
-        let is_everywhere = |bits: u8| sites.sites.iter().all(|site| site.widths.iter().any(|own| own.bits == bits));
+        let is_everywhere =
+            |bits: BitCount| sites.sites.iter().all(|site| site.widths.iter().any(|own| own.bits == bits));
         let first = sites.sites.first().map(|site| &site.widths[..]).unwrap_or_default();
-        request.bits = first.iter().filter(|own| is_everywhere(own.bits)).map(|own| own.bits.into()).collect();
+        let everywhere = first.iter().map(|own| own.bits).filter(|&bits| is_everywhere(bits));
+        request.bits =
+            everywhere.map(|bits| Precision::from_number(bits.get())).collect::<std::result::Result<_, _>>()?;
     }
     if request.bits.len() < 2 {
         let message = "`plan.max_drop`: one width leaves nothing to choose from".to_owned();
@@ -132,8 +136,7 @@ fn decided(request: &PlanRequest) -> Result<()> {
 
 /// The widths to choose from.
 fn widths(request: &PlanRequest) -> Result<Widths> {
-    let widths = request.bits.iter().map(|&bits| precision("`plan.bits`", bits)).collect::<Result<Vec<_>>>()?;
-    Widths::new(widths).map_err(|error| Error::from(error).about("`plan.bits`"))
+    Widths::new(request.bits.clone()).map_err(|error| Error::from(error).about("`plan.bits`"))
 }
 
 fn preset(request: &PlanRequest, name: &str, shape: &ModelShape) -> Result<NewPlan> {
@@ -153,10 +156,7 @@ fn preset(request: &PlanRequest, name: &str, shape: &ModelShape) -> Result<NewPl
 
 /// The plan before sensitivities: the given width, or the lowest of those to choose from.
 fn base(request: &PlanRequest, shape: &ModelShape) -> Result<Plan> {
-    let module = |setting: &str, bits: Option<u32>| bits.map(|bits| precision(setting, bits)).transpose();
-    let attention = module("`plan.attention_bits`", request.attention_bits)?;
-    let ffn = module("`plan.ffn_bits`", request.ffn_bits)?;
-    let bits = request.bits.first().map(|&bits| precision("`plan.bits`", bits)).transpose()?;
+    let (attention, ffn, bits) = (request.attention_bits, request.ffn_bits, request.bits.first().copied());
     let lowest = [bits, attention, ffn].into_iter().flatten().min();
     let lowest = lowest.unwrap_or(Precision::Bits(qbert_quant::BitWidth::EIGHT));
     let mut plan = Plan::uniform(shape.layers, lowest, GroupSpec::Count(GroupSpec::DEFAULT_COUNT), RangeMethod::Mse);
@@ -189,8 +189,7 @@ fn details(request: &PlanRequest, shape: &ModelShape, mut plan: Plan) -> Result<
         (embedding.word.groups, embedding.position.groups, embedding.token_type.groups) = (groups, groups, groups);
     }
     if let (Some(&word), Some(&rest)) = (request.embedding_bits.first(), request.embedding_bits.last()) {
-        let rest = precision("`plan.embedding_bits`", rest)?;
-        embedding.word.bits = precision("`plan.embedding_bits`", word)?;
+        embedding.word.bits = word;
         (embedding.position.bits, embedding.token_type.bits) = (rest, rest);
     }
     Ok(plan.with_embedding(embedding))
@@ -211,9 +210,4 @@ fn groups(request: &PlanRequest, shape: &ModelShape) -> Result<Option<GroupSpec>
         None if neurons < GroupSpec::DEFAULT_COUNT => Ok(Some(GroupSpec::default_for(neurons))),
         given => Ok(given),
     }
-}
-
-/// A width from its number; errors are about `setting`.
-pub(super) fn precision(setting: &str, bits: u32) -> Result<Precision> {
-    Precision::from_number(i64::from(bits)).map_err(|error| Error::from(error).about(setting))
 }

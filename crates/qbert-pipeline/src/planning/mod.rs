@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use qbert_kernels::Threads;
 use qbert_model::{Config, Head, ParameterLayout};
 use qbert_quant::allocate::budget::Granularity;
-use qbert_quant::{GroupSpec, Metric, ModelShape, Plan, RangeMethod};
+use qbert_quant::{GroupSpec, Metric, ModelShape, Plan, Precision, RangeMethod};
 use serde::Serialize;
 
 pub use file::{besides_weights, whole_file};
@@ -34,11 +34,11 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PlanRequest {
     /// The width of every encoder matrix; with sensitivities the widths to choose from, low to high.
-    pub bits: Vec<u32>,
+    pub bits: Vec<Precision>,
     /// The self-attention's own width.
-    pub attention_bits: Option<u32>,
+    pub attention_bits: Option<Precision>,
     /// The feed-forward network's own width.
-    pub ffn_bits: Option<u32>,
+    pub ffn_bits: Option<Precision>,
     /// One of the paper's published plans.
     pub preset: Option<String>,
     /// Groups per encoder matrix.
@@ -46,7 +46,7 @@ pub struct PlanRequest {
     /// How ranges are found.
     pub range: Option<RangeMethod>,
     /// Widths of the embedding: one for all tables, or the word embedding's and the others'.
-    pub embedding_bits: Vec<u32>,
+    pub embedding_bits: Vec<Precision>,
     /// Groups per embedding table.
     pub embedding_groups: Option<GroupSpec>,
     /// The file of sensitivities that decide among `bits`.
@@ -121,14 +121,6 @@ pub fn make(
 /// The first problem.
 pub fn check(request: &PlanRequest, model: &Model<'_>) -> Result<()> {
     make::check(request, model)
-}
-
-/// A width from its number; errors are about `setting`.
-///
-/// # Errors
-/// A number that is not a width.
-pub fn precision(setting: &str, bits: u32) -> Result<qbert_quant::Precision> {
-    make::precision(setting, bits)
 }
 
 /// The shape of the model whose `config.json` is in this directory, as it will be packed: with the head that the

@@ -1,7 +1,7 @@
 //! How a plan was made: for the comment in the plan's file, the terminal and JSON.
 
 use qbert_quant::allocate::budget::Granularity;
-use qbert_quant::{LayerSensitivity, Metric, Widths};
+use qbert_quant::{LayerSensitivity, Metric, Precision, Widths};
 
 /// How a plan was made.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -57,10 +57,10 @@ pub struct Sensitive {
     pub widths: Widths,
     /// The width of self-attention, if the request fixed it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub attention_bits: Option<u32>,
+    pub attention_bits: Option<Precision>,
     /// The width of the feed-forward network, if the request fixed it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ffn_bits: Option<u32>,
+    pub ffn_bits: Option<Precision>,
     /// Most sensitive first.
     pub ranking: Vec<Ranked>,
     /// How many layers have each higher width.
@@ -134,7 +134,7 @@ pub struct Found {
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct UniformCost {
     /// The width.
-    pub bits: u8,
+    pub bits: Precision,
     /// What it is predicted to cost.
     pub predicted_cost: f64,
     /// What it takes in the packed file.
@@ -200,7 +200,7 @@ impl Sensitive {
     }
 
     fn given(&self) -> String {
-        let module = |name: &str, bits: Option<u32>| bits.map(|bits| format!("; {name} at {bits} bits as given"));
+        let module = |name: &str, bits: Option<Precision>| bits.map(|bits| format!("; {name} at {bits} bits as given"));
         let attention = module("self-attention", self.attention_bits);
         attention.or(module("feed-forward", self.ffn_bits)).unwrap_or_default()
     }

@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use qbert_quant::{Precision, RangeMethod};
+use qbert_quant::RangeMethod;
 use qbert_train::loading::read_data;
 use qbert_train::sensitivity::measured::{MeasureSettings, Measurement, measure_on};
 use qbert_train::sensitivity::{Analysis, FILE, SAVE_EVERY, Shard, analyze_on};
@@ -63,10 +63,8 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
 fn measure(context: &mut Context<'_>) -> Result<()> {
     let job = context.job;
     let model = context.model();
-    let widths = job.plan.bits.iter().map(|&bits| Precision::from_number(i64::from(bits)));
-    let widths = widths.filter_map(|width| width.map(Precision::width).transpose());
     let settings = MeasureSettings {
-        widths: widths.collect::<std::result::Result<_, _>>()?,
+        widths: job.plan.bits.iter().filter_map(|bits| bits.width()).collect(),
         groups: context.checked.plan.groups,
         range: job.plan.range.unwrap_or(RangeMethod::Mse),
         examples: job.analysis.max_examples,

@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 
 use qbert_documents::{Document, Summary};
 use qbert_kernels::Compute;
+use qbert_quant::{BitWidth, Precision};
 use qbert_tasks::{DataSource, Evaluation};
 use qbert_train::qat::student::QatSettings;
 use qbert_train::{sensitivity, trainer};
@@ -254,7 +255,11 @@ impl Job {
             finetune: Training { settings: qbert_train::finetune::recipe(task), max_train: None },
             always_finetune: false,
             analysis: sensitivity::Settings::default(),
-            plan: PlanRequest { bits: vec![2, 3], embedding_bits: vec![4, 8], ..PlanRequest::default() },
+            plan: PlanRequest {
+                bits: [BitWidth::TWO, BitWidth::THREE].map(Precision::Bits).to_vec(),
+                embedding_bits: [BitWidth::FOUR, BitWidth::EIGHT].map(Precision::Bits).to_vec(),
+                ..PlanRequest::default()
+            },
             own_plan: None,
             quantize: Training { settings: qbert_train::qat::run::recipe(task), max_train: None },
             qat: QatSettings::default(),

@@ -154,18 +154,18 @@ fn notes(context: &Context<'_>, metrics: &RunMetrics, trained: &TrainingMetrics)
 
 /// Widths of the encoder's matrices with the number of layers that have each, narrowest first; a layer of several widths
 /// counts for its widest.
-fn layer_widths(plan: &Plan) -> Vec<(u8, usize)> {
+fn layer_widths(plan: &Plan) -> Vec<(Precision, usize)> {
     let mut counts = std::collections::BTreeMap::new();
     for layer in plan.layers() {
-        let widest = qbert_quant::Matrix::ALL.iter().map(|&matrix| layer.get(matrix).bits.number()).max();
-        *counts.entry(widest.unwrap_or(32)).or_insert(0) += 1;
+        let widest = qbert_quant::Matrix::ALL.iter().map(|&matrix| layer.get(matrix).bits).max();
+        *counts.entry(widest.unwrap_or(Precision::Full)).or_insert(0) += 1;
     }
     counts.into_iter().collect()
 }
 
-fn encoder_widths(plan: &Plan) -> Vec<u8> {
+fn encoder_widths(plan: &Plan) -> Vec<Precision> {
     let sites = plan.sites().filter(|(site, _)| site.layer().is_some());
-    let mut widths: Vec<u8> = sites.map(|(_, site)| site.bits.number()).collect();
+    let mut widths: Vec<Precision> = sites.map(|(_, site)| site.bits).collect();
     widths.sort_unstable();
     widths.dedup();
     widths
@@ -182,8 +182,8 @@ fn method(plan: &Plan) -> String {
 
 /// Widths in words.
 pub(super) fn bits(plan: &Plan) -> String {
-    let in_words = |bits: u8| if bits == 32 { "f32".to_owned() } else { format!("{bits}-bit") };
-    let widths: Vec<String> = encoder_widths(plan).iter().map(u8::to_string).collect();
+    let in_words = |bits: Precision| bits.width().map_or("f32".to_owned(), |width| format!("{width}-bit"));
+    let widths: Vec<String> = encoder_widths(plan).iter().map(Precision::to_string).collect();
     let mut text =
         if widths == ["32"] { "f32 weights".to_owned() } else { format!("{}-bit weights", widths.join("/")) };
     let layers = layer_widths(plan);
@@ -191,13 +191,13 @@ pub(super) fn bits(plan: &Plan) -> String {
         text += &format!(" ({count} of {} layers at {widest})", plan.layers().len());
     }
     let tables = plan.embedding();
-    let (word, position) = (tables.word.bits.number(), tables.position.bits.number());
+    let (word, position) = (tables.word.bits, tables.position.bits);
     if word == position {
         text += &format!(", {} embedding", in_words(word));
     } else {
         text += &format!(", {} word and {} position embedding", in_words(word), in_words(position));
     }
-    text + &format!(", {} activations", in_words(plan.activation().bits.number()))
+    text + &format!(", {} activations", in_words(plan.activation().bits))
 }
 
 /// Bytes as the paper counts them.

@@ -130,7 +130,9 @@ impl<'tree, 'text> Table<'tree, 'text> {
     }
 
     fn bits(&self, value: &Value<'_>, key: &str) -> Result<Precision, Error> {
-        let number = integer(value).ok_or_else(|| self.wrong_type(value, key, "a number of bits"))?;
+        let float = || value.get_ref().as_float().and_then(|number| number.as_str().parse().ok());
+        let number = integer(value).map(|number| number as f64).or_else(float);
+        let number = number.ok_or_else(|| self.wrong_type(value, key, "a number of bits"))?;
         Precision::from_number(number).map_err(|reason| self.bad_value(value, key, reason))
     }
 
@@ -189,7 +191,7 @@ impl<'section, 'tree, 'text> Defaults<'section, 'tree, 'text> {
                 table.only(&["bits", "groups", "range"])?;
                 (table.bits(table.require("bits")?, &format!("{name}.bits"))?, table.groups()?, table.range()?)
             }
-            DeValue::Integer(_) => (section.bits(value, &name)?, None, None),
+            DeValue::Integer(_) | DeValue::Float(_) => (section.bits(value, &name)?, None, None),
             _ => {
                 return Err(section.wrong_type(
                     value,

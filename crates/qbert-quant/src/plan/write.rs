@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 const HEADER: &str = "\
 # Bit plan: how each part of the model is quantized. Made to be read and edited.
-# bits    1 to 8 for each weight; 32 leaves it in f32
+# bits    1 to 8 for each weight, 1.6 for ternary codes; 32 leaves it in f32
 # groups  how many groups of output neurons have a range of their own: a number, \"head\" or \"neuron\"
 # range   how a range is found: \"min-max\", \"mse\" or \"percentile:99.9\" (the central 99.9 percent)
 # A site that needs more than bits is written { bits = 4, groups = \"neuron\", range = \"min-max\" }.

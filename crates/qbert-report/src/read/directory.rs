@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use qbert_documents::{Fact, RunMetrics, Summary, TrainingMetrics, number::known, parse};
+use qbert_documents::{BitCount, Fact, RunMetrics, Summary, TrainingMetrics, number::known, parse};
 
 use super::metrics::{MetricsFile, TrainingStage, classes, data_in_words, facts};
 use super::training::TrainingLog;
@@ -160,10 +160,10 @@ impl Found {
 impl BitPlan {
     /// The widths in one line: first those of the layers, then the others.
     fn in_words(&self) -> String {
-        let mut widths: Vec<u8> = self.layers.iter().flatten().copied().collect();
-        widths.sort_unstable();
+        let mut widths: Vec<BitCount> = self.layers.iter().flatten().copied().collect();
+        widths.sort_by(|one, other| one.get().total_cmp(&other.get()));
         widths.dedup();
-        let widths: Vec<String> = widths.iter().map(u8::to_string).collect();
+        let widths: Vec<String> = widths.iter().map(BitCount::to_string).collect();
         let others = self.others.iter().map(|other| format!("{} {}", other.site, other.bits));
         std::iter::once(format!("layers {}", widths.join("/"))).chain(others).collect::<Vec<_>>().join(", ")
     }

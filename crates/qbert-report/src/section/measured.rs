@@ -1,7 +1,7 @@
 //! Sensitivity by measurement: what quantizing one matrix at a time does to the answers, and how well other measures predict
 //! it.
 
-use qbert_documents::{LayerMetric, MeasuredSites};
+use qbert_documents::{BitCount, LayerMetric, MeasuredSites};
 use qbert_quant::rank_correlation;
 
 use crate::content::{Block, DataTable, Figure, Section};
@@ -67,7 +67,7 @@ struct Map {
     layers: usize,
     /// By matrix, then by layer.
     values: Vec<Vec<Option<f64>>>,
-    bits: u8,
+    bits: BitCount,
 }
 
 impl Map {
@@ -135,7 +135,8 @@ impl Map {
 }
 
 fn table(measured: &MeasuredSites) -> DataTable {
-    let widths: Vec<u8> = measured.sites.first().iter().flat_map(|site| &site.widths).map(|own| own.bits).collect();
+    let widths: Vec<BitCount> =
+        measured.sites.first().iter().flat_map(|site| &site.widths).map(|own| own.bits).collect();
     let head: Vec<String> = std::iter::once("matrix".to_owned())
         .chain(widths.iter().map(|bits| format!("#divergence, {bits} bits")))
         .chain(widths.iter().map(|bits| format!("#weight error, {bits} bits")))
@@ -144,7 +145,7 @@ fn table(measured: &MeasuredSites) -> DataTable {
     let mut table = DataTable::new("Divergence per matrix", &head);
     for site in &measured.sites {
         let mut row = vec![site.site.clone()];
-        let at = |bits: &u8| site.widths.iter().find(|own| own.bits == *bits);
+        let at = |bits: &BitCount| site.widths.iter().find(|own| own.bits == *bits);
         row.extend(widths.iter().map(|bits| significant(at(bits).map_or(f64::NAN, |own| own.divergence), 3)));
         row.extend(widths.iter().map(|bits| significant(at(bits).map_or(f64::NAN, |own| own.error), 3)));
         table.row(row);
@@ -159,7 +160,7 @@ fn map_figure(measured: &MeasuredSites) -> Option<Figure> {
         "How far the answers move, in nats, when one matrix at a time has {} {} and the rest full precision ({} sequences). \
          Darker is further; {matrix} of layer {layer} costs most ({}).",
         map.bits,
-        if map.bits == 1 { "bit" } else { "bits" },
+        if map.bits.get() == 1.0 { "bit" } else { "bits" },
         measured.examples,
         significant(value, 3)
     );

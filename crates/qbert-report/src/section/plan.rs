@@ -1,5 +1,7 @@
 //! Ω and the bit plan per layer (paper, §3.2): bars over a strip of widths, one column per layer.
 
+use qbert_documents::BitCount;
+
 use super::sensitivity::omega;
 use crate::content::{Block, DataTable, Figure, Section};
 use crate::data::{BitPlan, Report, SensitivityPart};
@@ -9,14 +11,14 @@ use crate::plot::palette::STEPS;
 use crate::plot::scale::{Scale, extent};
 use crate::text::{fixed, sentence, significant};
 
-const FULL: u8 = 32;
+const FULL: f64 = 32.0;
 
 /// One column of the figure.
 #[derive(Debug, Clone)]
 struct Column {
     layer: usize,
     omega: Option<f64>,
-    bits: Option<Vec<u8>>,
+    bits: Option<Vec<BitCount>>,
 }
 
 fn columns(sensitivity: Option<&SensitivityPart>, plan: Option<&BitPlan>) -> Vec<Column> {
@@ -86,9 +88,10 @@ fn draw_bars(canvas: &mut Canvas, area: Area, bands: Bands, columns: &[Column]) 
     canvas.line("rule", (area.left, area.bottom()), (area.right(), area.bottom()));
 }
 
-fn draw_cell(canvas: &mut Canvas, area: Area, bits: u8, title: &str) {
-    let step = usize::from(bits).min(STEPS - 1);
-    let (fill, ink) = if bits >= FULL {
+fn draw_cell(canvas: &mut Canvas, area: Area, bits: BitCount, title: &str) {
+    // Ternary codes have the colour of two bits.
+    let step = (bits.get().round() as usize).min(STEPS - 1);
+    let (fill, ink) = if bits.get() >= FULL {
         ("cell none".to_owned(), "onnone".to_owned())
     } else {
         (format!("cell s{step}"), format!("t{step}"))
@@ -100,11 +103,11 @@ fn draw_cell(canvas: &mut Canvas, area: Area, bits: u8, title: &str) {
     }
 }
 
-fn in_words(bits: u8) -> String {
-    match bits {
+fn in_words(bits: BitCount) -> String {
+    match bits.get() {
         FULL => "full precision".to_owned(),
-        1 => "1 bit".to_owned(),
-        n => format!("{n} bits"),
+        1.0 => "1 bit".to_owned(),
+        _ => format!("{bits} bits"),
     }
 }
 
@@ -121,7 +124,7 @@ fn table(columns: &[Column], plan: Option<&BitPlan>) -> DataTable {
         let mut row = vec![column.layer.to_string(), significant(column.omega.unwrap_or(f64::NAN), 3), rank];
         for site in 0..plan.map_or(0, |plan| plan.sites.len()) {
             let bits = column.bits.as_ref().and_then(|bits| bits.get(site));
-            row.push(bits.map_or("–".to_owned(), u8::to_string));
+            row.push(bits.map_or("–".to_owned(), BitCount::to_string));
         }
         table.row(row);
     }
@@ -141,8 +144,8 @@ fn caption(columns: &[Column], plan: Option<&BitPlan>) -> String {
         ));
     }
     if let Some(plan) = plan {
-        let all: Vec<u8> = plan.layers.iter().flatten().copied().collect();
-        let mean = all.iter().map(|&bits| f64::from(bits)).sum::<f64>() / all.len() as f64;
+        let all: Vec<BitCount> = plan.layers.iter().flatten().copied().collect();
+        let mean = all.iter().map(|bits| bits.get()).sum::<f64>() / all.len() as f64;
         let rows = if parts.is_empty() { "The bits of every matrix" } else { "Below: the bits of every matrix" };
         parts.push(format!("{rows}, on average {} over {} matrices.", fixed(mean, 2), all.len()));
         let others: Vec<String> = plan.others.iter().map(|other| format!("{} {}", other.site, other.bits)).collect();

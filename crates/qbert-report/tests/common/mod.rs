@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use qbert_documents::{LayerMetric, MeasuredSite, MeasuredSites, MeasuredWidth};
+use qbert_documents::{BitCount, LayerMetric, MeasuredSite, MeasuredSites, MeasuredWidth};
 use qbert_report::*;
 
 /// A number that looks measured: the same for the same place.
@@ -48,8 +48,10 @@ pub(crate) fn plan(layers: usize) -> BitPlan {
     let sites = ["query", "key", "value", "attention_output", "intermediate", "output"];
     BitPlan {
         sites: sites.map(str::to_owned).to_vec(),
-        layers: (0..layers).map(|layer| vec![if layer < 3 { 3 } else { 2 }, 2, 2, 4, 8, 32]).collect(),
-        others: vec![SiteBits { site: "embedding.word".to_owned(), bits: 8 }],
+        layers: (0..layers)
+            .map(|layer| [if layer < 3 { 3 } else { 2 }, 2, 2, 4, 8, 32].map(BitCount::from).to_vec())
+            .collect(),
+        others: vec![SiteBits { site: "embedding.word".to_owned(), bits: 8.into() }],
         setting: "groups: 128".to_owned(),
     }
 }
@@ -98,8 +100,8 @@ fn measured(layers: usize) -> MeasuredSites {
         layer,
         parameters: 100,
         widths: vec![
-            MeasuredWidth { bits: 2, divergence: 0.2 * noise(layer + matrix.len()), error: 1.5 },
-            MeasuredWidth { bits: 4, divergence: 0.02 * noise(layer + matrix.len()), error: 0.25 },
+            MeasuredWidth { bits: 2.into(), divergence: 0.2 * noise(layer + matrix.len()), error: 1.5 },
+            MeasuredWidth { bits: 4.into(), divergence: 0.02 * noise(layer + matrix.len()), error: 0.25 },
         ],
     };
     let sites = (0..layers).flat_map(|layer| ["query", "output"].map(|matrix| (layer, matrix)));
@@ -112,7 +114,7 @@ fn plan_search() -> PlanSearch {
     let rows =
         [(9.5, 0.8, None, 3.2), (17.2, 0.01, None, -0.1), (11.5, 0.2, Some(0.9), 0.7), (12.5, 0.1, Some(0.4), 0.3)];
     let tried = |(size, divergence, predicted, drop): (f64, f64, Option<f64>, f64)| TriedPlan {
-        bits: vec![vec![2, 2, 3, 3, 4, 4]; 6],
+        bits: vec![[2, 2, 3, 3, 4, 4].map(BitCount::from).to_vec(); 6],
         bytes: (size * 1e6) as u64,
         divergence,
         predicted,

@@ -26,30 +26,31 @@ pub(crate) const LAYERS: usize = 2;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Widths {
     /// Of the encoder's matrices, in turn.
-    pub(crate) matrices: &'static [i64],
+    pub(crate) matrices: &'static [f64],
     /// Of the embedding tables.
-    pub(crate) tables: [i64; 3],
+    pub(crate) tables: [f64; 3],
     /// 8 or 32.
-    pub(crate) activations: i64,
+    pub(crate) activations: f64,
 }
 
-pub(crate) const ALL_WIDTHS: [Widths; 6] = [
-    Widths { matrices: &[2, 3], tables: [4, 8, 8], activations: 8 },
-    Widths { matrices: &[1, 2, 3, 4, 5, 6, 7, 8, 32], tables: [3, 5, 32], activations: 8 },
-    Widths { matrices: &[32, 4, 32, 8, 32, 2], tables: [32, 1, 7], activations: 8 },
-    Widths { matrices: &[32], tables: [32; 3], activations: 8 },
-    Widths { matrices: &[2, 8, 32, 3], tables: [8, 6, 2], activations: 32 },
-    Widths { matrices: &[32], tables: [32; 3], activations: 32 },
+pub(crate) const ALL_WIDTHS: [Widths; 7] = [
+    Widths { matrices: &[2.0, 3.0], tables: [4.0, 8.0, 8.0], activations: 8.0 },
+    Widths { matrices: &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 32.0], tables: [3.0, 5.0, 32.0], activations: 8.0 },
+    Widths { matrices: &[32.0, 4.0, 32.0, 8.0, 32.0, 2.0], tables: [32.0, 1.0, 7.0], activations: 8.0 },
+    Widths { matrices: &[32.0], tables: [32.0; 3], activations: 8.0 },
+    Widths { matrices: &[2.0, 8.0, 32.0, 3.0], tables: [8.0, 6.0, 2.0], activations: 32.0 },
+    Widths { matrices: &[32.0], tables: [32.0; 3], activations: 32.0 },
+    Widths { matrices: &[1.6, 2.0], tables: [1.6, 8.0, 8.0], activations: 8.0 },
 ];
 
-pub(crate) fn bits(number: i64) -> Precision {
+pub(crate) fn bits(number: f64) -> Precision {
     Precision::from_number(number).unwrap()
 }
 
 impl Widths {
     pub(crate) fn plan(self) -> Plan {
         let range = RangeMethod::MinMax;
-        let mut plan = Plan::uniform(LAYERS, bits(8), GroupSpec::Count(4), range);
+        let mut plan = Plan::uniform(LAYERS, bits(8.0), GroupSpec::Count(4), range);
         let own = self.matrices.iter().cycle();
         for (site, &width) in Site::all(LAYERS).filter(|site| site.layer().is_some()).zip(own) {
             plan.site_mut(site).unwrap().bits = bits(width);
@@ -141,7 +142,7 @@ pub(crate) fn packed_of(task: &str, head: Head, config: &Config, widths: Widths)
         task,
         plan: &plan,
         sites: &sites,
-        activations: (widths.activations == 8).then_some(&activations[..]),
+        activations: (widths.activations == 8.0).then_some(&activations[..]),
         tokenizer: PackedTokenizer::Vocabulary { text: VOCABULARY.as_bytes(), options: r#"{"do_lower_case":true}"# },
         provenance: &BTreeMap::new(),
     };

@@ -5,7 +5,7 @@ use qbert_model::family::{NormPlacement, Positions};
 use qbert_quant::ActivationParams;
 
 use super::forward::linear_at;
-use super::{Activations, BackwardBuffers, Bert, LinearSpan, NormSpan, Pass, Place, SoftTargets};
+use super::{Activations, BackwardBuffers, Bert, LinearSpan, Mode, NormSpan, Pass, Place, SoftTargets};
 use crate::ops::linear::{self, Linear, LinearGradients};
 use crate::ops::{activation, attention, distill, dropout, embedding, pooler, quantize, residual_norm};
 
@@ -119,6 +119,30 @@ impl Bert {
         }
         add_hidden_gradient(given, 0, &mut buffers.d_hidden);
         self.embedding_backward(given, buffers, gradients);
+    }
+
+    /// Adds the gradient of one layer's weights, where the loss is the mean square of what its output differs from `target` by.
+    /// [`Bert::layer_output`] with the same arguments must have been called before, with buffers for training.
+    pub fn fit_backward(
+        &self,
+        pass: Pass<'_>,
+        layer: usize,
+        target: &[f32],
+        activations: &Activations,
+        buffers: &mut BackwardBuffers,
+        gradients: &mut [f32],
+    ) {
+        buffers.resize(&self.config, pass.batch, activations);
+        let given = Given { pass: Pass { mode: Mode::Evaluate, ..pass }, teacher: None, activations };
+        buffers.d_hidden.fill(0.0);
+        let factor = (2.0 / target.len().max(1) as f64) as f32;
+        distill::add_difference(pass.compute, factor, &activations.hidden[layer + 1], target, &mut buffers.d_hidden);
+        match self.config.family.norm_placement {
+            NormPlacement::AfterResidual => {
+                self.feed_forward_backward(given, layer, buffers, gradients);
+                self.attention_backward(given, layer, buffers, gradients);
+            }
+        }
     }
 
     /// From the gradient of the logits to that of the encoder's output.

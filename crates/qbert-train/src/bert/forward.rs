@@ -94,6 +94,31 @@ impl Bert {
         &activations.hidden[to]
     }
 
+    /// The hidden state after one layer, from the one before it, without dropout; with quantized activations where `integers`
+    /// are given.
+    ///
+    /// # Panics
+    /// As [`Bert::layers_forward`].
+    pub fn layer_output<'a>(
+        &self,
+        pass: Pass<'_>,
+        layer: usize,
+        input: &[f32],
+        integers: Option<Integers<'_>>,
+        activations: &'a mut Activations,
+    ) -> &'a [f32] {
+        let pass = Pass { mode: Mode::Evaluate, ..pass };
+        let pooler = self.spans.pooler.is_some();
+        activations.resize(&self.config, self.layout.head_class(), self.outputs, pooler, pass.batch);
+        activations.resize_quantized(integers.is_some(), pass.batch.tokens(), &self.config);
+        let (from, to) = (activations.hidden_index(layer), activations.hidden_index(layer + 1));
+        activations.hidden[from].copy_from_slice(input);
+        match self.config.family.norm_placement {
+            NormPlacement::AfterResidual => self.layer_forward(pass, layer, integers, activations),
+        }
+        &activations.hidden[to]
+    }
+
     /// The logits from the hidden state before `layer`, in full precision and without dropout.
     ///
     /// # Panics

@@ -119,7 +119,7 @@ impl Method {
 
     /// What all share; the part with the narrower widths is the one that is named.
     fn base(&self) -> Widths {
-        let sum = |widths: Widths| u16::from(widths.others.number()) + u16::from(widths.sensitive.number());
+        let sum = |widths: Widths| widths.others.number() + widths.sensitive.number();
         if sum(self.attention) < sum(self.feed_forward) { self.feed_forward } else { self.attention }
     }
 
@@ -196,7 +196,7 @@ impl Widths {
 }
 
 fn bits(text: &str) -> Option<Precision> {
-    Precision::from_number(text.parse().ok()?).ok()
+    text.parse().ok()
 }
 
 fn pair(text: &str) -> Option<(Precision, Precision)> {
@@ -253,7 +253,7 @@ mod tests {
         name.parse::<Method>().unwrap().plan(12, sensitive, RangeMethod::MinMax).unwrap()
     }
 
-    fn layer_bits(plan: &Plan, matrix: Matrix) -> Vec<u8> {
+    fn layer_bits(plan: &Plan, matrix: Matrix) -> Vec<f64> {
         plan.layers().iter().map(|layer| layer.get(matrix).bits.number()).collect()
     }
 
@@ -263,7 +263,7 @@ mod tests {
             let method: Method = name.parse().unwrap();
             assert_eq!(method.to_string(), name);
             let plan = method.plan(12, &[3, 4], RangeMethod::MinMax).unwrap();
-            assert_eq!(plan.activation().bits.number(), if name == "full" { 32 } else { 8 }, "{name}");
+            assert_eq!(plan.activation().bits.number(), if name == "full" { 32.0 } else { 8.0 }, "{name}");
             assert!(plan.sites().all(|(_, site)| site.range == RangeMethod::MinMax), "{name}");
         }
     }
@@ -283,17 +283,18 @@ mod tests {
         assert!(direct.sites().all(|(_, site)| site.groups == GroupSpec::Count(1)));
         assert_eq!(plan("q-bert:4,groups=head", &[]).layers()[0].value.groups, GroupSpec::PerHead);
         let module = plan("q-bert:2/3,attention=1/2", &[1]);
-        assert_eq!(layer_bits(&module, Matrix::AttentionOutput)[..3], [1, 2, 1]);
-        assert_eq!(layer_bits(&module, Matrix::Output)[..3], [2, 3, 2]);
+        assert_eq!(layer_bits(&module, Matrix::AttentionOutput)[..3], [1.0, 2.0, 1.0]);
+        assert_eq!(layer_bits(&module, Matrix::Output)[..3], [2.0, 3.0, 2.0]);
+        assert_eq!(layer_bits(&plan("q-bert:1/1.6", &[1]), Matrix::Value)[..3], [1.0, 1.6, 1.0]);
         let module = plan("q-bert:2/3,feed-forward=1/2", &[1]);
-        assert_eq!(layer_bits(&module, Matrix::Query)[..3], [2, 3, 2]);
-        assert_eq!(layer_bits(&module, Matrix::Intermediate)[..3], [1, 2, 1]);
+        assert_eq!(layer_bits(&module, Matrix::Query)[..3], [2.0, 3.0, 2.0]);
+        assert_eq!(layer_bits(&module, Matrix::Intermediate)[..3], [1.0, 2.0, 1.0]);
         let tables = *plan("q-bert:8,embedding=4/8", &[]).embedding();
-        assert_eq!((tables.word.bits.number(), tables.position.bits.number()), (4, 8));
-        assert_eq!((tables.word.groups, tables.token_type.bits.number()), (GROUPS, 8));
+        assert_eq!((tables.word.bits.number(), tables.position.bits.number()), (4.0, 8.0));
+        assert_eq!((tables.word.groups, tables.token_type.bits.number()), (GROUPS, 8.0));
         assert_eq!(plan("q-bert:8", &[]).embedding().word.groups, GroupSpec::Count(1));
         let layerwise = *plan("q-bert:8,embedding=8/4,embedding-groups=1", &[]).embedding();
-        assert_eq!((layerwise.position.bits.number(), layerwise.position.groups), (4, GroupSpec::Count(1)));
+        assert_eq!((layerwise.position.bits.number(), layerwise.position.groups), (4.0, GroupSpec::Count(1)));
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod activations;
 mod compensate;
 pub mod distill;
 pub mod files;
+mod fit_layers;
 pub mod method;
 pub mod run;
 pub mod student;
@@ -26,6 +27,7 @@ use crate::batch::Batch;
 use crate::bert::{ActivationQuantizer, Activations, Bert, Integers, Mode, Pass, WeightCodes};
 use crate::error::{Error, Result};
 use activations::{ActivationRanges, RangeLearner};
+use fit_layers::LayerFit;
 use weights::{UsedRows, WeightQuantizer};
 
 /// `[task(0), …, task(tasks - 1)]` over all threads, for results without a default.
@@ -57,7 +59,7 @@ impl Quantization {
         let weights = WeightQuantizer::new(&plan, config, layout)?;
         let activations = match plan.activation().bits {
             Precision::Full => None,
-            Precision::Bits(width) if width.get() == 8 => {
+            Precision::Bits(qbert_quant::BitWidth::EIGHT) => {
                 Some(RangeLearner::new(config.layers, plan.activation().range))
             }
             Precision::Bits(width) => {
@@ -197,10 +199,15 @@ impl Quantization {
         calibration: Calibration<'_>,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<()> {
-        let Calibration { bert, compute, batches, compensate } = calibration;
-        // Ranges are learned before and after the layers are rounded.
-        let rounds = if compensate { bert.config().layers + 2 } else { 1 };
-        let (mut done, total) = (0, rounds * batches.len());
+        let Calibration { bert, compute, batches, compensate, fit_steps } = calibration;
+        let layers = bert.config().layers;
+        let (learns, fits) = (self.activations.is_some(), fit_steps > 0 && !batches.is_empty());
+        // Ranges of activations are learned at first, after the layers are rounded, and after they are fitted.
+        let rounding = if compensate && learns { layers * batches.len() } else { 0 };
+        let fitting = if fits { layers * (fit_steps + batches.len()) } else { 0 };
+        let learned = usize::from(learns) * (1 + usize::from(compensate) + usize::from(fits)) * batches.len();
+        let (mut done, total) = (0, learned + rounding + fitting);
+        let originals = fits.then(|| masters.to_vec());
         let mut pass = || {
             done += 1;
             progress(done, total);
@@ -209,6 +216,11 @@ impl Quantization {
         self.learn(bert, compute, batches, &mut pass)?;
         if compensate {
             self.round(bert, compute, masters, batches, &mut pass)?;
+        }
+        if let Some(originals) = &originals {
+            let fit = LayerFit { bert, compute, batches, originals, steps: fit_steps };
+            self.fit_layers(&fit, masters, &mut pass)?;
+            self.learn_again(bert, compute, batches, &mut pass)?;
         }
         Ok(())
     }
@@ -263,7 +275,20 @@ impl Quantization {
         compensate::compensate(&inputs, &matrices, masters, &mut self.copy, pass_done)?;
         self.compensated = true;
         self.quantize(compute, masters, None)?;
-        self.activations = Some(RangeLearner::new(bert.config().layers, self.plan.activation().range));
+        self.learn_again(bert, compute, batches, pass_done)
+    }
+
+    /// Forgets the ranges of activations and learns them anew, because the weights have changed.
+    fn learn_again(
+        &mut self,
+        bert: &Bert,
+        compute: &Compute,
+        batches: &[Batch],
+        pass_done: PassDone<'_>,
+    ) -> Result<()> {
+        if self.activations.is_some() {
+            self.activations = Some(RangeLearner::new(bert.config().layers, self.plan.activation().range));
+        }
         self.learn(bert, compute, batches, pass_done)
     }
 
@@ -305,6 +330,8 @@ pub struct Calibration<'a> {
     pub batches: &'a [Batch],
     /// Whether to round weights so that they compensate for each other's errors on these batches.
     pub compensate: bool,
+    /// Steps for each layer to fit its output to that of the full-precision layer on these batches; 0 for none.
+    pub fit_steps: usize,
 }
 
 /// A [`Pass`] without its weights, which the quantization has.

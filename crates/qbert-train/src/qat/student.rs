@@ -26,6 +26,10 @@ pub struct QatSettings {
     /// Whether weights are first rounded so that they compensate for each other's errors
     /// ([`qbert_quant::compensate`]). The paper does not do this.
     pub compensate: bool,
+    /// Steps for each layer to fit its output to that of the full-precision layer, on the calibration data and without
+    /// labels; 0 for none. The paper does not do this.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub fit_steps: usize,
     /// Which weights get a gradient.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mask: Mask,
@@ -50,6 +54,7 @@ impl Default for QatSettings {
             calibration: 32,
             freeze: 0.2,
             compensate: true,
+            fit_steps: 0,
             mask: Mask::default(),
             weight_ranges: WeightRanges::default(),
             dropout: false,
@@ -159,12 +164,12 @@ impl Student {
         data: &Features,
         size: usize,
     ) -> Result<()> {
-        let QatSettings { calibration, compensate, .. } = self.settings;
-        self.originals = compensate.then(|| masters.to_vec());
+        let QatSettings { calibration, compensate, fit_steps, .. } = self.settings;
+        self.originals = (compensate || fit_steps > 0).then(|| masters.to_vec());
         let learns = self.quantization.activations().is_some();
         let batches = data.first_batches(size, if learns { calibration } else { 0 });
         let batches = batches.collect::<qbert_tasks::Result<Vec<Batch>>>()?;
-        self.quantization.calibrate(masters, Calibration { bert, compute, batches: &batches, compensate })
+        self.quantization.calibrate(masters, Calibration { bert, compute, batches: &batches, compensate, fit_steps })
     }
 
     /// Prepares the masters for training, once the calibrated model has been evaluated.

@@ -61,6 +61,15 @@ enum Part {
     },
 }
 
+impl Part {
+    fn start(&self, sites: &[SiteQuantizer]) -> usize {
+        match self {
+            Self::Plain(span) | Self::PlainTable { span, .. } => span.start,
+            Self::Site(index) => sites[*index].span.start,
+        }
+    }
+}
+
 /// How the ranges of matrices change while the weights are trained.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -314,7 +323,25 @@ impl WeightQuantizer {
         used: Option<&UsedRows>,
         copy: &mut [f32],
     ) -> Result<()> {
-        let mut tasks = self.tasks(masters, used, copy);
+        self.quantize_tasks(compute, self.tasks(masters, used, copy))
+    }
+
+    /// The same of the weights in one span, such as a layer's. The masters and the copy are all weights.
+    ///
+    /// # Errors
+    /// As [`WeightQuantizer::quantize`].
+    pub(super) fn quantize_span(
+        &self,
+        compute: &Compute,
+        masters: &[f32],
+        span: &Span<usize>,
+        copy: &mut [f32],
+    ) -> Result<()> {
+        let tasks = self.tasks_within(span, &masters[span.clone()], None, &mut copy[span.clone()]);
+        self.quantize_tasks(compute, tasks)
+    }
+
+    fn quantize_tasks(&self, compute: &Compute, mut tasks: Vec<Task<'_>>) -> Result<()> {
         compute.threads().for_each_item(&mut tasks, |_, task| {
             let rows = task.rows.clone();
             match task.site {
@@ -335,7 +362,21 @@ impl WeightQuantizer {
     /// # Errors
     /// As there; a matrix with more inputs than integer sums have room for.
     pub fn encode(&self, compute: &Compute, masters: &[f32], codes: &mut WeightCodes) -> Result<()> {
-        for own in &self.sites {
+        self.encode_sites(compute, masters, |_| true, codes)
+    }
+
+    /// The same of some matrices.
+    ///
+    /// # Errors
+    /// As [`WeightQuantizer::encode`].
+    pub(super) fn encode_sites(
+        &self,
+        compute: &Compute,
+        masters: &[f32],
+        chosen: impl Fn(Site) -> bool,
+        codes: &mut WeightCodes,
+    ) -> Result<()> {
+        for own in self.sites.iter().filter(|own| chosen(own.site)) {
             let Site::Layer(layer, matrix) = own.site else { continue };
             let (neurons, inputs) = (own.layout.rows(), own.layout.cols());
             let room = codes.slot(layer, matrix);
@@ -381,7 +422,23 @@ impl WeightQuantizer {
         (used, mask): (&UsedRows, Mask),
         gradients: &mut [f32],
     ) {
-        let mut tasks = self.tasks(masters, Some(used), gradients);
+        self.mask_tasks(compute, mask, self.tasks(masters, Some(used), gradients));
+    }
+
+    /// The same of the weights in one span, such as a layer's. The masters and the gradients are those of all weights.
+    pub(super) fn straight_through_span(
+        &self,
+        compute: &Compute,
+        masters: &[f32],
+        span: &Span<usize>,
+        mask: Mask,
+        gradients: &mut [f32],
+    ) {
+        let tasks = self.tasks_within(span, &masters[span.clone()], None, &mut gradients[span.clone()]);
+        self.mask_tasks(compute, mask, tasks);
+    }
+
+    fn mask_tasks(&self, compute: &Compute, mask: Mask, mut tasks: Vec<Task<'_>>) {
         // No weight is outside a range from the smallest to the largest.
         let masked = |own: &SiteQuantizer| own.planned.range != RangeMethod::MinMax || self.learns(own);
         tasks.retain(|task| task.site.is_some_and(masked));
@@ -395,12 +452,24 @@ impl WeightQuantizer {
 
     /// Cuts masters and target into rows for threads.
     fn tasks<'a>(&'a self, masters: &'a [f32], used: Option<&UsedRows>, target: &'a mut [f32]) -> Vec<Task<'a>> {
+        self.tasks_within(&(0..masters.len()), masters, used, target)
+    }
+
+    /// The same of the parts that begin in a span; masters and target are those of the span.
+    fn tasks_within<'a>(
+        &'a self,
+        span: &Span<usize>,
+        masters: &'a [f32],
+        used: Option<&UsedRows>,
+        target: &'a mut [f32],
+    ) -> Vec<Task<'a>> {
         let (mut tasks, mut rest) = (Vec::new(), Cut { masters, target });
-        for part in &self.parts {
+        for part in self.parts.iter().filter(|part| span.contains(&part.start(&self.sites))) {
             match part {
-                Part::Plain(span) => {
-                    let part = rest.take(span.len());
-                    part.rows(None, span.len().min(CHUNK), &mut tasks);
+                Part::Plain(own) => {
+                    // The last one goes from the last layer to the end of all weights.
+                    let length = own.len().min(span.end - own.start);
+                    rest.take(length).rows(None, length.min(CHUNK), &mut tasks);
                 }
                 Part::Site(index) => {
                     let own = &self.sites[*index];

@@ -51,7 +51,7 @@ pub struct MeasureSettings {
 
 impl Default for MeasureSettings {
     fn default() -> Self {
-        let widths = BitWidth::all().filter(|width| [2, 3, 4, 8].contains(&width.get())).collect();
+        let widths = BitWidth::all().filter(|width| [2.0, 3.0, 4.0, 8.0].contains(&width.number())).collect();
         Self { widths, groups: None, range: RangeMethod::Mse, examples: Some(256), seed: 1 }
     }
 }
@@ -75,10 +75,9 @@ impl MeasureSettings {
 
     /// As files have them.
     fn to_json(&self, groups: GroupSpec) -> serde_json::Value {
-        let widths: Vec<u8> = self.widths.iter().map(|width| width.get()).collect();
         let (range, groups) = (self.range.to_string(), groups.to_string());
         serde_json::json!({
-            "widths": widths, "groups": groups, "range": range, "examples": self.examples, "seed": self.seed,
+            "widths": self.widths, "groups": groups, "range": range, "examples": self.examples, "seed": self.seed,
         })
     }
 }
@@ -318,7 +317,7 @@ impl Trials<'_> {
                         let problem = format!("{site} at {bits} bits: the model computes infinity or NaN on this data");
                         return Err(Error::Batch { problem });
                     }
-                    let found = MeasuredWidth { bits: bits.get(), divergence, error };
+                    let found = MeasuredWidth { bits: bits.number().into(), divergence, error };
                     state.measured.sites[number].widths.push(found);
                     done += 1;
                     let stop = watch(Trial { site, bits, divergence, done, total }).is_break() && done < total;

@@ -77,7 +77,8 @@ impl<'a> Bench<'a> {
         let mut quantization = Quantization::new(plan.clone(), loaded.bert.config(), loaded.bert.layout())?;
         let batches = if quantization.activations().is_some() { &self.batches[..] } else { &[] };
         let mut masters = loaded.weights.values().to_vec();
-        let calibration = Calibration { bert: &loaded.bert, compute, batches, compensate: self.compensate };
+        let calibration =
+            Calibration { bert: &loaded.bert, compute, batches, compensate: self.compensate, fit_steps: 0 };
         quantization.calibrate_watched(&mut masters, calibration, &mut |done, total| {
             progress(done, total, "calibration batches");
         })?;

@@ -16,11 +16,11 @@ mod ladder;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use qbert_documents::{FrontierPoint, MeasuredDrop, PlanSearch, TriedPlan};
+use qbert_documents::{BitCount, FrontierPoint, MeasuredDrop, PlanSearch, TriedPlan};
 use qbert_kernels::Compute;
 use qbert_model::atomic;
 use qbert_quant::allocate::budget::Allocation;
-use qbert_quant::{Matrix, Plan, Precision};
+use qbert_quant::{BitWidth, Matrix, Plan, Precision};
 use qbert_tasks::{DataSource, Evaluation, TaskData};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ use crate::hashes;
 /// The usual name of the file that lists every plan tried.
 pub const FILE: &str = "plan-search.json";
 /// The widths to choose from where nothing else is said: those that an analysis measures by default.
-pub const WIDTHS: [u32; 4] = [2, 3, 4, 8];
+pub const WIDTHS: [BitWidth; 4] = [BitWidth::TWO, BitWidth::THREE, BitWidth::FOUR, BitWidth::EIGHT];
 /// The most points of the frontier that the file lists.
 const LISTED: usize = 200;
 
@@ -287,10 +287,11 @@ impl<'a> Finder<'a> {
     }
 
     /// The widths of a rung, as the file lists them.
-    fn bits(&self, rung: usize) -> Result<Vec<Vec<u8>>> {
+    fn bits(&self, rung: usize) -> Result<Vec<Vec<BitCount>>> {
         let plan = self.plan(rung)?;
-        let of_layer =
-            |layer: &qbert_quant::LayerPlan| Matrix::ALL.map(|matrix| layer.get(matrix).bits.number()).to_vec();
+        let of_layer = |layer: &qbert_quant::LayerPlan| {
+            Matrix::ALL.map(|matrix| BitCount::from(layer.get(matrix).bits.number())).to_vec()
+        };
         Ok(plan.layers().iter().map(of_layer).collect())
     }
 
