@@ -136,20 +136,106 @@ def precision_jobs(place, task):
         yield Job(f"precision quantize {task} {precision}", root / f"{task}-{precision}-rows.done", command)
 
 
+# Distilled epochs and highest learning rate of the results that count: long enough that more changes little.
+HEADLINE = {"conll03": (3, "3e-4"), "sst2": (1, "1e-4"), "mnli": (2, "1.5e-4"), "squad": (2, "2e-4")}
+WIDTHS = ["q-bert:2", "q-bert:2/3", "q-bert:1/2", "q-bert:1.6"]
+
+
+def analysis(place, model, task):
+    return place.work / "analysis" / f"{model}-{task}"
+
+
+def analyze_jobs(place, model, task):
+    """Ω and the trace on training data, then measured divergences on dev data, in one file."""
+    train, dev = TASKS[task]
+    out = analysis(place, model, task)
+    command = [str(place.bin / "qbert"), "analyze", "--model", str(tuned(place, model, task)), "--task", task, "--out", str(out)]
+    files = [str(place.data / name) for name in train]
+    hessian = [*command, "--data", *files, "--runs", "10", "--max-examples", "128", "--trace", "4", "--resume"]
+    yield Job(f"analyze {model} {task}", out.with_suffix(".hessian"), hessian)
+    measured = [*command, "--data", str(place.data / dev), "--method", "kl", "--widths", "1,1.6,2,3,4,8", "--resume"]
+    yield Job(f"measure {model} {task}", out.with_suffix(".measured"), measured)
+
+
+def headline_jobs(place, model, task):
+    """The best recipe at every width, three seeds."""
+    epochs, rate = HEADLINE[task]
+    for seed in ["1", "2", "3"]:
+        marker = place.work / "done" / f"headline-{model}-{task}-{seed}"
+        command = rows(place, model, task, place.results / "headline" / model, WIDTHS, START)
+        command += ["--sensitivity", str(analysis(place, model, task) / "sensitivity.json")]
+        yield Job(f"headline {model} {task} {seed}", marker, [*command, "--epochs", str(epochs), "--lr", rate, "--seeds", seed])
+
+
+def fit_jobs(place, model, task):
+    """Without training and labels: compensated, and with layers fitted."""
+    sensitivity = analysis(place, model, task) / "sensitivity.json"
+    for name, plan in {"4": ["--bits", "4"], "2-3": ["--bits", "2,3", "--sensitivity", str(sensitivity), "--high", "3"], "2": ["--bits", "2"]}.items():
+        out = place.work / "fit" / f"{model}-{task}-{name}"
+        plan_file = out.with_suffix(".toml")
+        command = [str(place.bin / "qbert"), "plan", "--model", str(tuned(place, model, task)), *plan, "--embedding-bits", "4,8"]
+        yield Job(f"fit {model} {task} {name} plan", plan_file, [*command, "--out", str(plan_file)])
+        for steps in ["0", "100", "400"]:
+            own = out.with_name(f"{out.name}-{steps}")
+            command = [str(place.bin / "qbert"), "quantize", "--model", str(tuned(place, model, task)), "--plan", str(plan_file)]
+            command += ["--task", task, *files(place, task), "--epochs", "0", "--max-train", "1024", "--fit-layers", steps]
+            yield Job(f"fit {model} {task} {name} {steps}", own / "metrics.json", [*command, "--out", str(own)])
+
+
+def drop_job(place, model, task):
+    """The smallest file that loses at most half a point."""
+    out = place.work / "max-drop" / f"{model}-{task}"
+    command = [str(place.bin / "qbert"), "run", "--model", str(tuned(place, model, task)), "--task", task, *files(place, task)]
+    return Job(f"max-drop {model} {task}", out / "report.html", [*command, "--max-drop", "0.5", "--out", str(out), "--no-speed"])
+
+
+def plan_job(place, model, task):
+    """Plans of the same size against each other: docs/results/hessian-rules.md."""
+    train, dev = TASKS[task]
+    command = [sys.executable, str(pathlib.Path(__file__).with_name("plan_study.py")), "--model", str(tuned(place, model, task))]
+    command += ["--name", model, "--task", task, "--train", *(str(place.data / name) for name in train)]
+    command += ["--dev", str(place.data / dev), "--sensitivity", str(analysis(place, model, task) / "sensitivity.json")]
+    command += ["--work", str(place.work / "plans" / f"{model}-{task}"), "--out", str(place.results / "plans"), "--bin", str(place.bin)]
+    return Job(f"plans {model} {task}", place.work / "done" / f"plans-{model}-{task}", command)
+
+
+def sample_jobs(place):
+    """Ω of CoNLL-03 by the size of its samples; the last is the paper's own, 10 % of the training sentences."""
+    for examples in ["32", "128", "512", "all"]:
+        out = place.work / "samples" / examples
+        command = [str(place.bin / "qbert"), "analyze", "--model", str(tuned(place, "minilm", "conll03")), "--task", "conll03"]
+        command += ["--data", str(place.data / "conll2003/eng.train"), "--runs", "10", "--fraction", "0.1"]
+        yield Job(f"samples {examples}", out.with_suffix(".done"), [*command, "--max-examples", examples, "--out", str(out), "--resume"])
+
+
 def jobs(place):
-    yield from precision_jobs(place, "conll03")
-    yield from precision_jobs(place, "sst2")
-    yield finetune(place, "minilm", "conll03")
-    yield from list(recipe_jobs(place, "conll03", "3e-4"))[:9]
-    yield finetune(place, "minilm", "sst2")
-    yield from recipe_jobs(place, "sst2", "1e-4")
-    yield from list(recipe_jobs(place, "conll03", "3e-4"))[9:]
-    yield finetune(place, "gte-small", "conll03")
-    yield finetune(place, "gte-small", "sst2")
-    yield finetune(place, "minilm", "squad")
-    yield finetune(place, "minilm", "mnli")
-    yield finetune(place, "gte-small", "squad")
-    yield finetune(place, "gte-small", "mnli")
+    """All jobs in the order of what is needed first."""
+    for task in ["conll03", "sst2"]:
+        yield from precision_jobs(place, task)
+    for task, rate in {"conll03": "3e-4", "sst2": "1e-4"}.items():
+        yield finetune(place, "minilm", task)
+        yield from analyze_jobs(place, "minilm", task)
+        yield from list(recipe_jobs(place, task, rate))[:9]
+    for task in ["conll03", "sst2"]:
+        yield from fit_jobs(place, "minilm", task)
+        yield from headline_jobs(place, "minilm", task)
+        yield plan_job(place, "minilm", task)
+    for task, rate in {"conll03": "3e-4", "sst2": "1e-4"}.items():
+        yield from list(recipe_jobs(place, task, rate))[9:]
+    for task in ["conll03", "sst2"]:
+        yield finetune(place, "gte-small", task)
+        yield from analyze_jobs(place, "gte-small", task)
+        yield plan_job(place, "gte-small", task)
+        yield from headline_jobs(place, "gte-small", task)
+    for task in ["squad", "mnli"]:
+        for model in ["minilm", "gte-small"]:
+            yield finetune(place, model, task)
+            yield from analyze_jobs(place, model, task)
+            yield from headline_jobs(place, model, task)
+        yield from fit_jobs(place, "minilm", task)
+    for task in TASKS:
+        yield drop_job(place, "gte-small", task)
+    yield from sample_jobs(place)
 
 
 def main():
