@@ -5,6 +5,7 @@ mod kl;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -12,10 +13,10 @@ use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_quant::Precision;
 use qbert_train::sensitivity::{self, Analysis, FILE, Method, Outcome, Sensitivity, Settings, Shard, Step};
 
-use super::progress::Progress;
+use super::progress::{Progress, Sink};
 use super::reading::{Reading, limit};
 use super::table::Table;
-use super::{compute, model, stop};
+use super::{compute, model};
 
 /// Measure how sensitive every layer is to quantization (top Hessian eigenvalues, Ω; or by quantizing it).
 #[derive(Debug, Args)]
@@ -137,8 +138,16 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         let parts = if parts.is_empty() { sensitivity::parts_in(&options.out)? } else { parts.clone() };
         return show(&sensitivity::merge(&parts, &options.out)?, options);
     }
+    match perform(options, None, quiet)? {
+        Outcome::Part(path) => Ok(format!("{}\n", path.display())),
+        Outcome::Whole(found) => show(&found, options),
+    }
+}
+
+/// Does the analysis; its progress goes to stderr, or to a program that shows it itself.
+pub(crate) fn perform(options: &Options, sink: Option<&Arc<dyn Sink>>, quiet: bool) -> Result<Outcome> {
     let method = match options.protocol.method {
-        MethodName::Kl => return kl::run(options, quiet),
+        MethodName::Kl => return kl::perform(options, sink, quiet).map(|found| Outcome::Whole(Box::new(found))),
         MethodName::Power => Method::Power,
         MethodName::Lanczos => Method::Lanczos,
     };
@@ -152,23 +161,21 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         out: options.out.clone(),
         resume: options.resume,
     };
-    let mut progress = Progress::new("analyze", quiet).stoppable();
+    let mut progress = Progress::shown_by(sink, "analyze", quiet).stoppable();
     let mut watch = |step: Step| {
         progress.analysis(&step, &analysis.settings);
-        if stop::is_asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if progress.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let save_every = options.save_every.map_or(sensitivity::SAVE_EVERY, Duration::from_secs);
-    let outcome = sensitivity::analyze_saving(&analysis, &compute(options.threads)?, save_every, &mut watch)?;
-    drop(progress);
-    Ok(match outcome {
-        Outcome::Whole(found) => show(&found, options)?,
-        Outcome::Part(path) => format!("{}\n", path.display()),
-    })
+    Ok(sensitivity::analyze_saving(&analysis, &compute(options.threads)?, save_every, &mut watch)?)
 }
 
 fn show(found: &Sensitivity, options: &Options) -> Result<String> {
     if options.json {
         return Ok(qbert_documents::to_json(found));
+    }
+    if matches!(options.protocol.method, MethodName::Kl) && options.merge.is_none() {
+        return Ok(kl::text(found, &options.out.join(FILE).display().to_string()));
     }
     let path = options.out.join(FILE);
     Ok(text(found, &sensitivity::settings_of(found, &path)?, &path.display().to_string()))

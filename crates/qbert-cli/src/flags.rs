@@ -72,7 +72,7 @@ fn flag_of(setting: &str) -> Option<&'static str> {
 }
 
 /// The text with every setting that has a flag called by it.
-pub(crate) fn in_flags(text: &str) -> String {
+pub fn in_flags(text: &str) -> String {
     let mut parts = text.split('`');
     let mut result = parts.next().unwrap_or_default().to_owned();
     // After an opening backtick stands a name, after a closing one ordinary text.

@@ -20,6 +20,7 @@ mod finetune;
 mod flags;
 mod inspect;
 mod inspect_packed;
+pub mod jobs;
 mod landscape;
 mod machine;
 pub mod model;
@@ -36,6 +37,7 @@ pub mod stop;
 pub mod table;
 mod training;
 
+pub use flags::in_flags;
 pub use quantize::WhichWeights;
 
 use std::borrow::Cow;
@@ -116,6 +118,16 @@ pub fn main() -> ExitCode {
     execute("qbert", arguments.output, || run_verb(arguments.verb, arguments.output.quiet))
 }
 
+/// The same for a program that is not the command itself: `arguments` are the words after `qbert`, and the exit code is
+/// returned as a number. Wrong usage, `--help` and `--version` end the process.
+pub fn main_with(arguments: Vec<String>) -> u8 {
+    let words = std::iter::once("qbert".to_owned()).chain(arguments.iter().cloned());
+    let matches = numbers::with_clear_errors(Arguments::command()).get_matches_from(words);
+    stop::set_arguments(arguments);
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    exit_code("qbert", arguments.output, || run_verb(arguments.verb, arguments.output.quiet))
+}
+
 /// Parses the arguments. Wrong usage prints a suggestion and exits with 2; `--help` and `--version` exit with 0.
 pub fn matches_of(command: Command) -> ArgMatches {
     numbers::with_clear_errors(command).get_matches()
@@ -125,6 +137,10 @@ pub fn matches_of(command: Command) -> ArgMatches {
 ///
 /// `program` is its name in hints and records.
 pub fn execute(program: &'static str, output: Verbosity, command: impl FnOnce() -> Result<String>) -> ExitCode {
+    ExitCode::from(exit_code(program, output, command))
+}
+
+fn exit_code(program: &'static str, output: Verbosity, command: impl FnOnce() -> Result<String>) -> u8 {
     VERBOSE.store(output.verbose, Ordering::Relaxed);
     stop::watch(program);
     match command() {
@@ -156,18 +172,18 @@ fn run_verb(verb: Verb, quiet: bool) -> Result<String> {
 }
 
 /// Prints to stdout. A closed pipe is not an error: the reader has seen enough.
-fn print(output: &str) -> ExitCode {
+fn print(output: &str) -> u8 {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(printable(output).as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             complain_text(&format!("cannot write to stdout: {error}"), None);
-            ExitCode::FAILURE
+            1
         }
-        _ => ExitCode::SUCCESS,
+        _ => 0,
     }
 }
 
-fn complain(error: &Error) -> ExitCode {
+fn complain(error: &Error) -> u8 {
     let is_interrupted = error.kind() == ErrorKind::Interrupted;
     let resume = if is_interrupted { stop::resume_hint() } else { None };
     let hint = resume.or_else(|| error.hint().map(flags::in_flags));
@@ -180,10 +196,10 @@ fn complain(error: &Error) -> ExitCode {
         }
     }
     match error.kind() {
-        ErrorKind::BadInput => ExitCode::from(2),
-        ErrorKind::MissedLimit => ExitCode::from(3),
-        ErrorKind::Interrupted => ExitCode::from(stop::exit_code()),
-        _ => ExitCode::FAILURE,
+        ErrorKind::BadInput => 2,
+        ErrorKind::MissedLimit => 3,
+        ErrorKind::Interrupted => stop::exit_code(),
+        _ => 1,
     }
 }
 

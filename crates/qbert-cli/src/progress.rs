@@ -1,6 +1,7 @@
 //! Progress of long jobs, on stderr: a bar with the time left on a terminal, plain lines elsewhere, nothing when quiet.
 
 use std::io::IsTerminal;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
@@ -14,8 +15,19 @@ use super::{is_verbose, note, stop};
 const LINE_EVERY: Duration = Duration::from_secs(15);
 const VERBOSE_LINE_EVERY: Duration = Duration::from_secs(2);
 
+/// Where a program that embeds the command shows progress, instead of stderr. It is called on the job's thread.
+pub trait Sink: Send + Sync {
+    /// `done` of `total` are done in the part of the job called `what`; `message` has details.
+    fn at(&self, what: &str, done: usize, total: usize, message: &str);
+    /// A line for the user.
+    fn say(&self, text: &str);
+    /// Whether the job should save its state and stop.
+    fn is_stopped(&self) -> bool;
+}
+
 /// Shows where a job is.
 pub struct Progress {
+    sink: Option<Arc<dyn Sink>>,
     bar: Option<ProgressBar>,
     quiet: bool,
     what: String,
@@ -45,6 +57,7 @@ impl Progress {
         });
         let last_line = Instant::now();
         Self {
+            sink: None,
             bar,
             quiet,
             what,
@@ -58,9 +71,18 @@ impl Progress {
         }
     }
 
+    /// Shows it there, or on stderr if there is no sink.
+    pub(crate) fn shown_by(sink: Option<&Arc<dyn Sink>>, what: impl Into<String>, quiet: bool) -> Self {
+        let mut progress = Self::new(what, quiet || sink.is_some());
+        progress.sink = sink.cloned();
+        progress
+    }
+
     /// The same for a job that saves its state on Ctrl-C.
     pub fn stoppable(mut self) -> Self {
-        stop::set_stateful(true);
+        if self.sink.is_none() {
+            stop::set_stateful(true);
+        }
         self.stoppable = true;
         self
     }
@@ -73,6 +95,9 @@ impl Progress {
 
     /// `done` of `total` are done; `message` has details.
     pub fn at(&mut self, done: usize, total: usize, message: &str) {
+        if let Some(sink) = &self.sink {
+            return sink.at(&self.what, done, total, message);
+        }
         let is_first = self.begun.is_none();
         let (begun, first) = *self.begun.get_or_insert((Instant::now(), done));
         if let Some(bar) = &self.bar {
@@ -113,8 +138,16 @@ impl Progress {
         self.at(done + layers_left * passes / of_run, total, &place);
     }
 
+    /// Whether the job was asked to save its state and stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.sink.as_ref().map_or_else(stop::is_asked, |sink| sink.is_stopped())
+    }
+
     /// Prints a line above the bar.
     pub fn say(&self, text: &str) {
+        if let Some(sink) = &self.sink {
+            return sink.say(text);
+        }
         match &self.bar {
             // Before anything is counted there is no bar to stay above.
             Some(bar) if self.begun.is_some() => bar.println(text),
@@ -129,7 +162,7 @@ impl Drop for Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
-        if self.stoppable {
+        if self.stoppable && self.sink.is_none() {
             stop::set_stateful(false);
         }
     }
@@ -164,7 +197,7 @@ impl Watch for Progress {
     }
 
     fn stop(&mut self) -> bool {
-        self.stoppable && stop::is_asked()
+        self.stoppable && self.is_stopped()
     }
 
     fn save_every(&self) -> Option<Duration> {

@@ -5,6 +5,7 @@ pub(crate) mod quickstart;
 mod text;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use qbert_pipeline::planning::PlanRequest;
@@ -15,6 +16,7 @@ use qbert_quant::Precision;
 use qbert_runtime::{Classification, Session, SessionOptions};
 
 use self::progress::RunProgress;
+use super::progress::Sink;
 use super::reading::limit;
 use super::training::Training;
 use super::{compute, model, note, plan, print, stop, versioned_json};
@@ -142,6 +144,14 @@ struct QuantizationFlags {
     no_compensate: bool,
 }
 
+/// Does the run for a program that shows its progress itself; `command` is what the program was asked, for the record.
+pub(crate) fn embedded(options: &Options, command: &str, sink: Arc<dyn Sink>) -> Result<Finished> {
+    let mut job = options.job(false, true)?;
+    command.clone_into(&mut job.command);
+    let progress = &mut RunProgress::new(true, options.training.save_every(), Some(sink));
+    run_job(&job, &compute(options.training.threads)?, progress)
+}
+
 /// What the quick-start's model predicts for our own sentences.
 #[derive(Debug, serde::Serialize)]
 struct Said {
@@ -157,7 +167,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     if !quiet {
         note(&text::beginning(&job, compute.threads().count(), quick));
     }
-    let finished = run_job(&job, &compute, &mut RunProgress::new(quiet, options.training.save_every()))?;
+    let finished = run_job(&job, &compute, &mut RunProgress::new(quiet, options.training.save_every(), None))?;
     let said = if quick { ask(&finished, compute.threads().count())? } else { Vec::new() };
     let text = if options.training.json {
         #[derive(serde::Serialize)]

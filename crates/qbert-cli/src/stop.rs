@@ -18,6 +18,7 @@ const TERMINATE: u8 = 15;
 /// The first signal that came; 0 for none.
 static ASKED: AtomicU8 = AtomicU8::new(0);
 static PROGRAM: OnceLock<&str> = OnceLock::new();
+static ARGUMENTS: OnceLock<Vec<String>> = OnceLock::new();
 static MOMENT: Mutex<Moment> = Mutex::new(Moment::Anytime);
 
 /// When the program can end.
@@ -38,6 +39,19 @@ fn moment() -> MutexGuard<'static, Moment> {
 /// The name of the program that is running.
 fn program() -> &'static str {
     PROGRAM.get().unwrap_or(&"qbert")
+}
+
+/// The words of the command after the program's name.
+pub(crate) fn arguments() -> Vec<String> {
+    match ARGUMENTS.get() {
+        Some(given) => given.clone(),
+        None => std::env::args().skip(1).collect(),
+    }
+}
+
+/// Sets these words, where they are not those of the process: the command as a part of another program.
+pub(crate) fn set_arguments(arguments: Vec<String>) {
+    let _ = ARGUMENTS.set(arguments);
 }
 
 /// Handles signals from here on. If the system does not allow it, they end the program as usual.
@@ -121,7 +135,7 @@ impl Drop for Item {
 
 /// The command that continues where this one stopped; `None` for commands that start over.
 pub fn resume_hint() -> Option<String> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words = arguments();
     let verb = words.iter().find(|word| !word.starts_with('-'))?;
     let resume = match verb.as_str() {
         "run" | "reproduce" => "",
@@ -138,7 +152,7 @@ pub fn resume_hint() -> Option<String> {
 /// The command for the record, without flags for output, threads and saving, which change no result.
 pub fn command() -> String {
     let mut words = Vec::new();
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = arguments().into_iter();
     while let Some(word) = arguments.next() {
         match word.as_str() {
             "-q" | "--quiet" | "-v" | "--verbose" | "--json" | "--resume" => {}

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Every crate there is or will be, in dependency order; ARCHITECTURE.md explains it.
-const ORDER: [&str; 13] = [
+const ORDER: [&str; 14] = [
     "qbert-documents",
     "qbert-quant",
     "qbert-kernels",
@@ -20,6 +20,7 @@ const ORDER: [&str; 13] = [
     "qbert-pipeline",
     "qbert",
     "qbert-cli",
+    "qbert-python",
     "qbert-paper",
 ];
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use qbert_kernels::Compute;
 use qbert_model::packed::{LayerActivations, PackedContents, PackedTokenizer, packed_bytes, write_packed};
-use qbert_model::{Checkpoint, Config, Parameters};
+use qbert_model::{Checkpoint, Config, Parameters, atomic};
 use qbert_quant::{
     ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix, RangeMethod, Site, SitePlan,
 };
@@ -235,6 +235,35 @@ impl Packing {
     pub fn bytes(&self, name: &str) -> Result<Vec<u8>> {
         Ok(packed_bytes(name, &self.contents())?)
     }
+}
+
+/// Writes what hubs and other tools look for beside a packed model: the configuration of the checkpoint it was made from, with
+/// `quantization_config`, and the tokenizer's files. Returns their names.
+///
+/// # Errors
+/// When a file of the checkpoint cannot be read, or one of these cannot be written.
+pub fn write_companions(checkpoint: &Path, plan: &Plan, directory: &Path) -> Result<Vec<String>> {
+    let checkpoint = Checkpoint::open(checkpoint)?;
+    let mut config = checkpoint.config().to_json(checkpoint.head(), &checkpoint.labels());
+    let widths = |sites: &dyn Fn(Site) -> bool| {
+        let widths = plan.sites().filter(|(site, _)| sites(*site)).map(|(_, own)| own.bits.number());
+        widths.collect::<std::collections::BTreeSet<u8>>()
+    };
+    config["quantization_config"] = serde_json::json!({
+        "quant_method": "qbert",
+        "file": FILE_NAME,
+        "weight_bits": widths(&|site| site.layer().is_some()),
+        "embedding_bits": widths(&|site| site.layer().is_none()),
+        "activation_bits": plan.activation().bits.number(),
+        "qbert_version": env!("CARGO_PKG_VERSION"),
+    });
+    let mut names = vec!["config.json".to_owned()];
+    atomic::write_file(&directory.join("config.json"), |writer| writeln!(writer, "{config:#}"))?;
+    for (name, bytes) in checkpoint.tokenizer_files().iter() {
+        atomic::write_file(&directory.join(name), |writer| writer.write_all(bytes))?;
+        names.push(name.to_owned());
+    }
+    Ok(names)
 }
 
 /// A plan from widths alone, without sensitivities.

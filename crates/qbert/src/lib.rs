@@ -37,6 +37,7 @@
 //! | [`job`] | from a checkpoint and data to a packed model and a report, resumable |
 //! | [`plan`] | bits, groups and ranges for every part of a model |
 //! | [`pack`] | one small file from a checkpoint, with or without training |
+//! | [`report`] | the page that shows the files of a run |
 
 pub use qbert_pipeline::{Error, ErrorKind, Result};
 pub use qbert_runtime::{
@@ -81,4 +82,10 @@ pub mod pack {
     pub use qbert_model::sizes::{FileSize, file_size};
     pub use qbert_pipeline::packing::{CalibrationData, FILE_NAME, Packing};
     pub use qbert_tasks::{Batch, Features};
+}
+
+/// The report of a run: one HTML page, Markdown, JSON.
+pub mod report {
+    pub use qbert_report::read::directory as read;
+    pub use qbert_report::{Rendered, Report};
 }

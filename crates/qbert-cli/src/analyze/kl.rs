@@ -2,19 +2,20 @@
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use qbert_documents::{BitCount, LayerMetric, MeasuredSite, Sensitivity};
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_quant::{Metric, Precision, rank_correlation};
+use qbert_train::sensitivity::SAVE_EVERY;
 use qbert_train::sensitivity::measured::{MeasureSettings, Measurement, Trial, measure};
-use qbert_train::sensitivity::{FILE, SAVE_EVERY};
 
 use super::{Options, Protocol, number, without_effect};
-use crate::progress::Progress;
+use crate::progress::{Progress, Sink};
 use crate::reading::limit;
 use crate::table::Table;
-use crate::{compute, model, stop};
+use crate::{compute, model};
 
 fn settings(protocol: &Protocol) -> Result<MeasureSettings> {
     let given = [
@@ -42,7 +43,7 @@ fn settings(protocol: &Protocol) -> Result<MeasureSettings> {
     Ok(settings)
 }
 
-pub(super) fn run(options: &Options, quiet: bool) -> Result<String> {
+pub(super) fn perform(options: &Options, sink: Option<&Arc<dyn Sink>>, quiet: bool) -> Result<Sensitivity> {
     if options.shard.is_some() {
         return Err(without_effect("--shard", "--method kl"));
     }
@@ -55,23 +56,18 @@ pub(super) fn run(options: &Options, quiet: bool) -> Result<String> {
         out: options.out.clone(),
         resume: options.resume,
     };
-    let mut progress = Progress::new("analyze", quiet).stoppable();
+    let mut progress = Progress::shown_by(sink, "analyze", quiet).stoppable();
     let mut watch = |trial: Trial| {
         let Trial { site, bits, divergence, done, total } = trial;
         progress.at(done, total, &format!("trials  {site} at {bits} bits: divergence {}", number(divergence)));
-        if stop::is_asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if progress.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let save_every = options.save_every.map_or(SAVE_EVERY, Duration::from_secs);
-    let found = measure(&measurement, &compute(options.threads)?, save_every, &mut watch)?;
-    drop(progress);
-    if options.json {
-        return Ok(qbert_documents::to_json(&found));
-    }
-    Ok(text(&found, &options.out.join(FILE).display().to_string()))
+    Ok(measure(&measurement, &compute(options.threads)?, save_every, &mut watch)?)
 }
 
 /// A row for each layer with the sums over its matrices, then what the lowest width costs where it costs most.
-fn text(found: &Sensitivity, path: &str) -> String {
+pub(super) fn text(found: &Sensitivity, path: &str) -> String {
     let Some(measured) = &found.measured else { return String::new() };
     let layers = measured.sites.iter().map(|site| site.layer + 1).max().unwrap_or(0);
     let widths: Vec<BitCount> =

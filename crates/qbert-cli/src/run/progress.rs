@@ -1,5 +1,6 @@
 //! The progress of a run, on stderr: the stage, what it does, the time left.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qbert_pipeline::run::{Event, Stage, Watch};
@@ -7,7 +8,7 @@ use qbert_train::evaluate::Evaluation;
 use qbert_train::sensitivity::{Settings, Step};
 use qbert_train::trainer::{self, StepRecord};
 
-use super::super::progress::{Progress, duration};
+use super::super::progress::{Progress, Sink, duration};
 use super::super::{note, stop};
 
 /// Shows the progress of a run.
@@ -18,17 +19,20 @@ pub(super) struct RunProgress {
     /// What the bar counts, to restart it when that changes.
     counted: String,
     save_every: Option<Duration>,
+    /// Where it is shown; `None` for stderr.
+    sink: Option<Arc<dyn Sink>>,
 }
 
 impl RunProgress {
     /// `save_every`: how often states are saved, if not as usual.
-    pub(super) fn new(quiet: bool, save_every: Option<Duration>) -> Self {
-        Self { quiet, current: None, counted: String::new(), save_every }
+    pub(super) fn new(quiet: bool, save_every: Option<Duration>, sink: Option<Arc<dyn Sink>>) -> Self {
+        Self { quiet, current: None, counted: String::new(), save_every, sink }
     }
 
     fn line(&self, text: &str) {
         match &self.current {
             Some((progress, _)) => progress.say(text),
+            None if self.sink.is_some() => self.sink.iter().for_each(|sink| sink.say(text)),
             None if self.quiet => {}
             None => note(text),
         }
@@ -41,7 +45,7 @@ impl RunProgress {
     fn begin(&mut self, stage: Stage) {
         // The old one first: dropping it gives up its hold on Ctrl-C.
         self.current = None;
-        let progress = Progress::new(name(stage), self.quiet);
+        let progress = Progress::shown_by(self.sink.as_ref(), name(stage), self.quiet);
         let progress = if stage.keeps_state() { progress.stoppable() } else { progress };
         self.current = Some((progress, Instant::now()));
     }
@@ -112,7 +116,7 @@ impl trainer::Watch for RunProgress {
     }
 
     fn stop(&mut self) -> bool {
-        stop::is_asked()
+        self.sink.as_ref().map_or_else(stop::is_asked, |sink| sink.is_stopped())
     }
 
     fn save_every(&self) -> Option<Duration> {
