@@ -5,7 +5,7 @@ Use a packed model:
 >>> import qbert
 >>> model = qbert.load("model.qbert")
 >>> model("the path to the lake is frozen")
-[{'label': 'ice', 'score': 0.9...}]
+[{'label': 'icy', 'score': 0.9...}]
 >>> model.embed(["deep mud", "fresh snow"]).shape
 (2, 64)
 

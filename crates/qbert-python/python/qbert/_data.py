@@ -14,7 +14,7 @@ from . import _qbert
 from ._errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _PAIR_OR_TEXT = ("classify", "pair", "sst2", "mnli")
 _WORDS = ("words", "tokens")
@@ -38,6 +38,7 @@ def paths(data: Any) -> list[str]:
 def write(data: Any, task: str, name: str, directory: str) -> str:
     """Writes data in memory to a file of the form that the task reads. Returns its path."""
     rows = named(_rows(data, name), data)
+    write_row: Callable[[Mapping[str, Any], int], str]
     if task in _PAIR_OR_TEXT:
         path, write_row, (begin, end) = f"{name}.jsonl", _json_line, ("", "")
     elif task in ("ner", "conll03"):
@@ -156,7 +157,7 @@ def _sentence(row: Mapping[str, Any], _: int) -> str:
 
 def _article(row: Mapping[str, Any], number: int) -> str:
     """A question in SQuAD's layout. Answers are a list of dicts, or a dict of lists as in ``datasets``."""
-    answers = row["answers"] if "answers" in row.keys() else []
+    answers: Any = row["answers"] if "answers" in row.keys() else []
     if hasattr(answers, "keys"):
         starts, texts = list(answers["answer_start"]), list(answers["text"])
         answers = [{"text": text, "answer_start": int(start)} for text, start in zip(texts, starts)]

@@ -152,7 +152,7 @@ class Run:
     >>> sorted(run.metrics)[:2]
     ['examples', 'metric']
     >>> run.load().labels
-    ['dry', 'ice', 'mud']
+    ['dry', 'icy', 'muddy']
     """
 
     def __init__(self, finished: dict[str, Any]) -> None:

@@ -50,7 +50,7 @@ def load(
 
     >>> model = qbert.load("model.qbert", threads=1, max_length=64)
     >>> model
-    Model('model.qbert', task='classify', labels=['dry', 'ice', 'mud'])
+    Model('model.qbert', task='classify', labels=['dry', 'icy', 'muddy'])
     """
     return Model(
         model, threads=threads, max_length=max_length, max_input_bytes=max_input_bytes, storage=storage
@@ -113,14 +113,14 @@ class Model:
         One text gives a list with one dict, several texts give one dict each:
 
         >>> model("the path to the lake is frozen")
-        [{'label': 'ice', 'score': 0.9...}]
+        [{'label': 'icy', 'score': 0.9...}]
         >>> model(["deep mud up to the chapel", "the road is frozen"])
-        [{'label': 'mud', 'score': 0.9...}, {'label': 'ice', 'score': 0.9...}]
+        [{'label': 'muddy', 'score': 0.9...}, {'label': 'icy', 'score': 0.9...}]
 
         With ``top_k`` a text has several labels, the most probable first; ``None`` gives all:
 
         >>> [found["label"] for found in model("the path to the lake is frozen", top_k=None)]
-        ['ice', 'dry', 'mud']
+        ['icy', ...]
 
         A pair is a dict with ``text`` and ``text_pair``, a tuple, or a text with the argument ``text_pair``.
 
@@ -168,7 +168,7 @@ class Model:
 
         >>> found = model.predict("the path to the lake is frozen")
         >>> found["label"], found["removed"], sorted(found["scores"][0])
-        ('ice', 0, ['label', 'logit', 'probability'])
+        ('icy', 0, ['label', 'logit', 'probability'])
         """
         raw, is_single = _raw_inputs(inputs)
         found = self._session.predict(raw)

@@ -88,11 +88,13 @@ class SentenceTransformer:
 
     def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Any:
         """``encode`` with the prompt called ``query``, if there is one."""
-        return self.encode(sentences, **{"prompt_name": "query" if "query" in self.prompts else None, **options})
+        named: dict[str, Any] = {"prompt_name": "query" if "query" in self.prompts else None, **options}
+        return self.encode(sentences, **named)
 
     def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Any:
         """``encode`` with the prompt called ``document``, if there is one."""
-        return self.encode(sentences, **{"prompt_name": "document" if "document" in self.prompts else None, **options})
+        named: dict[str, Any] = {"prompt_name": "document" if "document" in self.prompts else None, **options}
+        return self.encode(sentences, **named)
 
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> NDArray[np.float32]:
         """The cosine of every vector of the first with every vector of the second."""
@@ -223,7 +225,7 @@ class TextClassifier(_Estimator):
 
     >>> classifier = qbert.TextClassifier("model.qbert")
     >>> classifier.predict(["deep mud up to the chapel"]).tolist()
-    ['mud']
+    ['muddy']
     >>> classifier.predict_proba(["deep mud up to the chapel"]).shape
     (1, 3)
     """
@@ -282,15 +284,13 @@ class TextClassifier(_Estimator):
         return self.model_
 
 
-def _column(X: Any) -> Any:
+def _column(texts: Any) -> list[Any]:
     """Texts from whatever scikit-learn passes on: a list, a column of a table, or a table with one column."""
-    if hasattr(X, "ndim") and X.ndim == 2 and X.shape[1] == 1:
-        X = X.iloc[:, 0] if hasattr(X, "iloc") else X[:, 0]
-    if hasattr(X, "to_list"):
-        X = X.to_list()
-    elif hasattr(X, "tolist"):
-        X = X.tolist()
-    return X if isinstance(X, list) else list(X)
+    if hasattr(texts, "ndim") and texts.ndim == 2 and texts.shape[1] == 1:
+        texts = texts.iloc[:, 0] if hasattr(texts, "iloc") else texts[:, 0]
+    if hasattr(texts, "to_list"):
+        return list(texts.to_list())
+    return list(texts.tolist() if hasattr(texts, "tolist") else texts)
 
 
 class LangChainEmbeddings:
