@@ -19,12 +19,13 @@ use serde_json::Value;
 const RUN: &str = "run --model model --task sst2 --train train.tsv --dev dev.tsv --max-len 16 --epochs 3 --batch 8 \
                    --lr 2e-3 --runs 2 --max-examples 10 --qat-epochs 2 --qat-lr 1e-3 --no-speed";
 
-const FILES: [&str; 18] = [
+const FILES: [&str; 20] = [
     "README.md",
     "attention-kl.json",
     "changes.json",
     "checkpoint/metrics.json",
     "checkpoint/train.jsonl",
+    "config.json",
     "finetuned/model.safetensors",
     "landscape.json",
     "metrics.json",
@@ -38,6 +39,7 @@ const FILES: [&str; 18] = [
     "run.json",
     "sensitivity.json",
     "summary.json",
+    "vocab.txt",
 ];
 
 fn same(ours: &BTreeMap<String, Vec<u8>>, theirs: &BTreeMap<String, Vec<u8>>) {

@@ -9,15 +9,17 @@ use qbert::ErrorKind;
 
 /// The exception for an error. It says keyword arguments where the library says settings.
 pub(crate) fn exception(py: Python<'_>, error: &qbert::Error) -> PyErr {
+    let is_missing = is_missing(error);
     let class = match error.kind() {
+        _ if is_missing => "MissingFileError",
         ErrorKind::BadInput => "InputError",
         ErrorKind::MissedLimit => "MissedLimitError",
         ErrorKind::Interrupted => "InterruptedJobError",
-        _ if is_missing(error) => "MissingFileError",
         _ => "MachineError",
     };
     let said = |text: &str| in_keywords(&qbert_cli::in_flags(text));
-    named(py, class, &said(&error.to_string()), error.hint().map(said).as_deref())
+    let hint = error.hint().or(is_missing.then_some("check the path; it is looked for from the current directory"));
+    named(py, class, &said(&error.to_string()), hint.map(said).as_deref())
 }
 
 /// An exception by the name of its class.

@@ -22,7 +22,7 @@ def test_the_command_is_installed() -> None:
     done = subprocess.run([name, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"qbert {qbert.__version__}\n"
     done = subprocess.run([name, "predict", "none.qbert", "a text"], capture_output=True, text=True)
-    assert done.returncode == 1 and "none.qbert" in done.stderr and done.stdout == ""
+    assert done.returncode == 2 and "none.qbert" in done.stderr and done.stdout == ""
     done = subprocess.run([name, "predict"], capture_output=True, text=True)
     assert done.returncode == 2 and "Usage" in done.stderr
 

@@ -121,18 +121,23 @@ fn labels(results: &Results) -> String {
 }
 
 fn usage(profile: &Profile) -> String {
-    let (arguments, call) = match (profile.input, profile.output) {
-        (InputShape::Text, Output::Sequence) => ("\"a text\"", "session.classify(&[\"a text\"])?"),
-        (InputShape::Pair, _) => {
-            ("\"a text\" --text2 \"another\"", "session.classify_pairs(&[(\"a text\", \"another\")])?")
-        }
-        (InputShape::Text, _) => ("\"a text\"", "session.tag_texts(&[\"a text\"])?"),
-        (InputShape::Question, _) => {
-            ("\"a question?\" --context \"a text\"", "session.answer(&[(\"a question?\", \"a text\")])?")
-        }
+    let (arguments, call, python) = match (profile.input, profile.output) {
+        (InputShape::Text, Output::Sequence) => ("\"a text\"", "session.classify(&[\"a text\"])?", "\"a text\""),
+        (InputShape::Pair, _) => (
+            "\"a text\" --text2 \"another\"",
+            "session.classify_pairs(&[(\"a text\", \"another\")])?",
+            "\"a text\", text_pair=\"another\"",
+        ),
+        (InputShape::Text, _) => ("\"a text\"", "session.tag_texts(&[\"a text\"])?", "\"a text\""),
+        (InputShape::Question, _) => (
+            "\"a question?\" --context \"a text\"",
+            "session.answer(&[(\"a question?\", \"a text\")])?",
+            "question=\"a question?\", context=\"a text\"",
+        ),
     };
     format!(
-        "\n## Use\n\n```sh\nqbert predict {FILE_NAME} {arguments}\n```\n\n```rust\nuse qbert_runtime::{{Session, SessionOptions}};\n\n\
+        "\n## Use\n\n```python\nimport qbert\n\nmodel = qbert.load(\"{FILE_NAME}\")\nmodel({python})\n```\n\n\
+         ```sh\nqbert predict {FILE_NAME} {arguments}\n```\n\n```rust\nuse qbert_runtime::{{Session, SessionOptions}};\n\n\
          let session = Session::open(\"{FILE_NAME}\", SessionOptions::default())?;\nlet found = {call};\n```\n"
     )
 }

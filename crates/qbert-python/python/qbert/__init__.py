@@ -5,9 +5,9 @@ Use a packed model:
 >>> import qbert
 >>> model = qbert.load("model.qbert")
 >>> model("the path to the lake is frozen")
-[{'label': 'icy', 'score': 0.9...}]
+[{'label': 'icy', 'score': 0.64...}]
 >>> model.embed(["deep mud", "fresh snow"]).shape
-(2, 64)
+(2, 32)
 
 Make one from a checkpoint and data:
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from . import _qbert
@@ -9,6 +10,8 @@ from . import _qbert
 
 def main() -> None:
     """Runs the command with the arguments of the process and exits with its code."""
+    # The command handles Ctrl-C itself. Python's handler would raise after the command has ended.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(_qbert.main(sys.argv[1:]))
 
 

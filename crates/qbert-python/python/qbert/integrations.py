@@ -65,7 +65,7 @@ class SentenceTransformer:
         no device but the CPU. With ``output_value="token_embeddings"`` every sentence has a row for each token.
 
         >>> encoder.encode("deep mud").shape
-        (64,)
+        (32,)
         """
         del batch_size, show_progress_bar, device
         if precision != "float32":
@@ -185,7 +185,7 @@ class TextEmbedder(_Estimator):
 
     >>> embedder = qbert.TextEmbedder("model.qbert")
     >>> embedder.fit_transform(["deep mud", "fresh snow"]).shape
-    (2, 64)
+    (2, 32)
     """
 
     _parameters = ("model", "pooling", "normalize")
@@ -298,7 +298,7 @@ class LangChainEmbeddings:
 
     >>> embeddings = qbert.LangChainEmbeddings("model.qbert")
     >>> len(embeddings.embed_documents(["deep mud", "fresh snow"])), len(embeddings.embed_query("mud"))
-    (2, 64)
+    (2, 32)
     """
 
     def __init__(self, model: ModelLike, *, pooling: str = "mean", normalize: bool = True) -> None:
@@ -331,7 +331,7 @@ class ChromaEmbeddingFunction:
 
     >>> function = qbert.ChromaEmbeddingFunction("model.qbert")
     >>> [vector.shape for vector in function(["deep mud", "fresh snow"])]
-    [(64,), (64,)]
+    [(32,), (32,)]
     >>> qbert.ChromaEmbeddingFunction.build_from_config(function.get_config()).get_config()["path"]
     'model.qbert'
     """
