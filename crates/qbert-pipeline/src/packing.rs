@@ -246,15 +246,18 @@ pub fn write_companions(checkpoint: &Path, plan: &Plan, directory: &Path) -> Res
     let checkpoint = Checkpoint::open(checkpoint)?;
     let mut config = checkpoint.config().to_json(checkpoint.head(), &checkpoint.labels());
     let widths = |sites: &dyn Fn(Site) -> bool| {
-        let widths = plan.sites().filter(|(site, _)| sites(*site)).map(|(_, own)| own.bits.number());
-        widths.collect::<std::collections::BTreeSet<u8>>()
+        let own = plan.sites().filter(|(site, _)| sites(*site)).map(|(_, own)| own.bits);
+        let mut widths: Vec<Precision> = own.collect();
+        widths.sort_by(|a, b| a.number().total_cmp(&b.number()));
+        widths.dedup();
+        widths
     };
     config["quantization_config"] = serde_json::json!({
         "quant_method": "qbert",
         "file": FILE_NAME,
         "weight_bits": widths(&|site| site.layer().is_some()),
         "embedding_bits": widths(&|site| site.layer().is_none()),
-        "activation_bits": plan.activation().bits.number(),
+        "activation_bits": plan.activation().bits,
         "qbert_version": env!("CARGO_PKG_VERSION"),
     });
     let mut names = vec!["config.json".to_owned()];

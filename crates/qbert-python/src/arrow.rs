@@ -1,4 +1,4 @@
-//! Tables of other libraries through the Arrow PyCapsule interface: pandas, polars, pyarrow, duckdb and the like hand over
+//! Tables of other libraries through Arrow's `PyCapsule` interface: pandas, polars, pyarrow, duckdb and the like hand over
 //! their memory, and none of them is imported here.
 
 use std::sync::{Mutex, PoisonError};

@@ -119,11 +119,7 @@ impl Session {
     }
 
     /// For each text the vectors of its tokens, their ids, and their places in characters.
-    fn hidden_states<'py>(
-        &self,
-        py: Python<'py>,
-        texts: &Bound<'py, PyList>,
-    ) -> PyResult<Vec<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<u32>>, Vec<Place>)>> {
+    fn hidden_states<'py>(&self, py: Python<'py>, texts: &Bound<'py, PyList>) -> PyResult<Vec<TokenStates<'py>>> {
         let mut all = Vec::with_capacity(texts.len());
         for first in (0..texts.len()).step_by(TOGETHER) {
             let batch = strings(texts, first..(first + TOGETHER).min(texts.len()))?;
@@ -210,6 +206,9 @@ impl Session {
         self.inner.model().provenance().clone()
     }
 }
+
+/// The vectors, ids and places of a text's tokens.
+type TokenStates<'py> = (Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<u32>>, Vec<Place>);
 
 /// The first and the last character of a token, or `None` for one that the text does not have.
 type Place = Option<(usize, usize)>;

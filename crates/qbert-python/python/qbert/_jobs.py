@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     #: A path, or anything that data in memory can be: see the guide.
     Data = Any
+    #: Bits of a weight: 1 to 8, 1.6 for ternary codes, or 32.
+    Width = float
     #: A checkpoint directory, a hub id, or ``"minilm"``.
     Checkpoint = Union[str, os.PathLike[str]]
 
@@ -40,7 +42,7 @@ def quantize(
     out: str | os.PathLike[str],
     # the plan
     max_drop: float | None = None,
-    bits: int | Sequence[int] | None = None,
+    bits: Width | Sequence[Width] | None = None,
     high: int | Sequence[int] | None = None,
     size: float | None = None,
     budget: float | None = None,
@@ -48,7 +50,7 @@ def quantize(
     tries: int | None = None,
     groups: int | str | None = None,
     range: str | None = None,
-    embedding_bits: int | Sequence[int] | None = None,
+    embedding_bits: Width | Sequence[Width] | None = None,
     plan: str | os.PathLike[str] | None = None,
     # the data
     text: str | None = None,
@@ -226,7 +228,7 @@ def analyze(
     iterations: int | None = None,
     tol: float | None = None,
     trace: int | None = None,
-    widths: Sequence[int] | None = None,
+    widths: Sequence[Width] | None = None,
     seed: int | None = None,
     text: str | None = None,
     text2: str | None = None,
