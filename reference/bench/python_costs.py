@@ -38,7 +38,7 @@ def main() -> None:
     tokens = len(model.hidden_states(TEXT)["ids"])
     results: dict[str, object] = {
         "what": "costs of the Python package: a call compared with Rust, import, memory, threads",
-        "command": "python3 reference/bench/python_costs.py --model minilm-2-3.qbert",
+        "command": " ".join(["python reference/bench/python_costs.py", *map(os.path.basename, sys.argv[1:])]),
         "machine": machine(),
         "kernels": model.kernels,
         "python": sys.version.split()[0],
@@ -159,9 +159,7 @@ SENTENCE = """
 import time; begun = time.perf_counter()
 import sentence_transformers
 imported = time.perf_counter()
-modules = sentence_transformers.models
-word = modules.Transformer({checkpoint!r})
-model = sentence_transformers.SentenceTransformer(modules=[word, modules.Pooling(word.get_word_embedding_dimension())], device="cpu")
+model = sentence_transformers.SentenceTransformer({checkpoint!r}, device="cpu")
 model.encode({text!r})
 """
 REPORT = """
