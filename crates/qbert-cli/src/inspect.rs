@@ -84,7 +84,7 @@ impl Report {
         let groups = GroupSpec::default_for(config.hidden_size.min(config.intermediate_size));
         let besides = besides_weights(checkpoint.directory(), &shape)?;
         let size = |width: Precision| -> Result<Size> {
-            let plan = Plan::uniform(config.layers, width, groups, RangeMethod::Mse);
+            let plan = Plan::uniform(config.distinct_layers(), width, groups, RangeMethod::Mse);
             let paper = shape.paper_size(&plan)?;
             let (paper_total_mib, paper_encoder_mib) = (paper.total(), paper.without_embedding());
             let file_bytes = weight_bytes(&shape, &plan)?.total() + besides;

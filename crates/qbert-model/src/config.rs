@@ -4,14 +4,19 @@
 //! here computes is refused by name, because ignoring it would silently give wrong results. Unknown keys are kept and
 //! written back untouched.
 
+use std::ops::Range;
 use std::path::Path;
 
-use qbert_quant::shorten;
+use qbert_kernels::DistanceBias;
+use qbert_quant::{Embedding, shorten};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result, read_at_most};
-use crate::family::{Activation, ConfigKeys, Family};
+use crate::family::{
+    ACTIVATIONS, Activation, EmbeddingProjection, Family, LayerSharing, OptionalKey, Positions,
+};
 use crate::head::Head;
+use crate::role::Role;
 
 /// A model's family and sizes, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,15 +27,19 @@ pub struct Config {
     pub vocab_size: usize,
     /// Width of a token's vector.
     pub hidden_size: usize,
-    /// Encoder layers.
+    /// Encoder layers as they are computed; [`Config::distinct_layers`] have weights of their own.
     pub layers: usize,
     /// Attention heads per layer; divides `hidden_size`.
     pub heads: usize,
     /// Width of the feed-forward layer.
     pub intermediate_size: usize,
-    /// Rows of the position embedding: the longest sequence.
+    /// Width of the embedding tables; the encoder's width where nothing comes between.
+    pub embedding_size: usize,
+    /// Rows of the position embedding.
+    pub position_rows: usize,
+    /// The longest sequence.
     pub max_positions: usize,
-    /// Rows of the token-type embedding.
+    /// Rows of the token-type embedding; 0 where the family has none.
     pub type_vocab_size: usize,
     /// The function between the two feed-forward matrices.
     pub activation: Activation,
@@ -40,8 +49,8 @@ pub struct Config {
     pub hidden_dropout: f32,
     /// Dropout on attention probabilities, in training.
     pub attention_dropout: f32,
-    /// Dropout before the head; `hidden_dropout` where the file names none.
-    pub classifier_dropout: f32,
+    /// Dropout before the output layer of each head, in the order of [`Head::ALL`].
+    head_dropouts: [f32; 4],
     /// Standard deviation of new weights.
     pub initializer_range: f32,
     /// The head that `architectures` names, where it is one of the family's.
@@ -52,6 +61,11 @@ pub struct Config {
     foreign_class: Option<String>,
     /// What the outputs of a classifier mean, where the file says it.
     problem_type: Option<String>,
+    /// The id of the padding token, where positions are counted from it.
+    padding_id: usize,
+    /// Groups of layers with shared weights, and how many layers each has: `layers` groups of 1 where nothing is shared.
+    groups: usize,
+    members: usize,
     raw: Map<String, Value>,
 }
 
@@ -89,34 +103,45 @@ impl Config {
         let family = file.family()?;
         file.check_settings(family)?;
         let keys = &family.keys;
-        let hidden_dropout = file.number(keys.hidden_dropout.key, keys.hidden_dropout.default)?;
+        let hidden_size = file.size(keys.hidden)?;
+        let layers = file.size(keys.layers)?;
+        let (groups, members) = file.groups(family, layers)?;
+        let padding_id = file.padding_id(family)?;
+        let position_rows = file.size(keys.positions)?;
+        let hidden_dropout = file.number_at(keys.hidden_dropout)?;
         let config = Self {
             family,
             vocab_size: file.size(keys.vocabulary)?,
-            hidden_size: file.size(keys.hidden)?,
-            layers: file.size(keys.layers)?,
+            hidden_size,
+            layers: layers.saturating_mul(members),
             heads: file.size(keys.heads)?,
             intermediate_size: file.size(keys.intermediate)?,
-            max_positions: file.size(keys.positions)?,
-            type_vocab_size: file.size_or(keys.token_types.key, keys.token_types.default)?,
+            embedding_size: file.embedding_size(family, hidden_size)?,
+            position_rows,
+            max_positions: file.longest(family, position_rows, padding_id)?,
+            type_vocab_size: if family.tensors.token_type.is_some() { file.size_at(keys.token_types)? } else { 0 },
             activation: file.activation(family)?,
-            layer_norm_eps: file.number(keys.norm_epsilon.key, keys.norm_epsilon.default)?,
+            layer_norm_eps: file.number_at(keys.norm_epsilon)?,
             hidden_dropout,
-            attention_dropout: file.number(keys.attention_dropout.key, keys.attention_dropout.default)?,
-            classifier_dropout: file.number(keys.head_dropout, hidden_dropout)?,
-            initializer_range: file.number(keys.initializer_range.key, keys.initializer_range.default)?,
+            attention_dropout: file.number_at(keys.attention_dropout)?,
+            head_dropouts: file.head_dropouts(family, hidden_dropout)?,
+            initializer_range: file.number_at(keys.initializer_range)?,
             declared_head: file.declared_head(family),
             labels: file.labels()?,
             foreign_class: file.foreign_class(family),
             problem_type: file.raw.get(PROBLEM_TYPE).and_then(Value::as_str).map(str::to_owned),
+            padding_id,
+            groups,
+            members,
             raw,
         };
-        config.check_sizes(keys, path)?;
-        config.check_numbers(keys, path)?;
+        config.check_sizes(path)?;
+        config.check_numbers(path)?;
         Ok(config)
     }
 
-    fn check_sizes(&self, keys: &ConfigKeys, path: &Path) -> Result<()> {
+    fn check_sizes(&self, path: &Path) -> Result<()> {
+        let keys = &self.family.keys;
         if !self.hidden_size.is_multiple_of(self.heads) {
             let (hidden, heads) = (self.hidden_size, self.heads);
             let text = format!("`{}` {hidden} is not a multiple of `{}` {heads}", keys.hidden, keys.heads);
@@ -129,8 +154,9 @@ impl Config {
         // Below the dimension limits these products fit u64, except the sum over layers of a hostile file.
         let (hidden, wide) = (self.hidden_size as u64, self.intermediate_size as u64);
         let layer = 4 * hidden * hidden + 2 * hidden * wide;
-        let rows = (self.vocab_size + self.max_positions + self.type_vocab_size) as u64;
-        let total = layer.saturating_mul(self.layers as u64).saturating_add(rows * hidden);
+        let rows = (self.vocab_size + self.position_rows + self.type_vocab_size) as u64;
+        let embeddings = rows * self.embedding_size as u64;
+        let total = layer.saturating_mul(self.layers as u64).saturating_add(embeddings);
         if total > MOST_PARAMETERS {
             let text = format!("the sizes add up to {total} parameters; at most {MOST_PARAMETERS} are supported");
             return Err(problem(path, text));
@@ -138,13 +164,18 @@ impl Config {
         Ok(())
     }
 
-    fn check_numbers(&self, keys: &ConfigKeys, path: &Path) -> Result<()> {
-        for (key, value) in [
+    fn check_numbers(&self, path: &Path) -> Result<()> {
+        let keys = &self.family.keys;
+        let encoder = [
             (keys.hidden_dropout.key, self.hidden_dropout),
             (keys.attention_dropout.key, self.attention_dropout),
-            (keys.head_dropout, self.classifier_dropout),
-        ] {
+        ];
+        let of_heads = Head::ALL.map(|head| {
+            (self.family.class(head).dropout.map(|dropout| dropout.key), self.head_dropout(head))
+        });
+        for (key, value) in encoder.into_iter().chain(of_heads) {
             if !(0.0..1.0).contains(&value) {
+                let key = key.unwrap_or_default();
                 return Err(problem(path, format!("`{key}` is {value}; it must be at least 0 and below 1")));
             }
         }
@@ -152,6 +183,7 @@ impl Config {
             [(keys.norm_epsilon.key, self.layer_norm_eps), (keys.initializer_range.key, self.initializer_range)]
         {
             if value <= 0.0 {
+                let key = key.unwrap_or_default();
                 return Err(problem(path, format!("`{key}` is {value}; it must be above 0")));
             }
         }
@@ -167,7 +199,7 @@ impl Config {
         if let Some(class) = &self.foreign_class {
             return Some(format!("that of a {class}"));
         }
-        let pooled = self.family.class(head).pooled;
+        let pooled = self.family.class(head).reads_pooler();
         match self.problem_type.as_deref().filter(|_| pooled) {
             Some("multi_label_classification") => {
                 return Some(format!("for several labels per text (`{PROBLEM_TYPE}` is multi_label_classification)"));
@@ -186,6 +218,86 @@ impl Config {
     /// Width of one attention head.
     pub fn head_size(&self) -> usize {
         self.hidden_size / self.heads
+    }
+
+    /// Dropout before the output layer of a head, in training.
+    pub fn head_dropout(&self, head: Head) -> f32 {
+        self.head_dropouts[head as usize]
+    }
+
+    /// The encoder layers that have weights of their own: what plans, sensitivities and files count.
+    pub fn distinct_layers(&self) -> usize {
+        self.groups * self.members
+    }
+
+    /// Which of the [distinct layers](Self::distinct_layers) has the weights of a computed layer.
+    pub fn weights_of(&self, layer: usize) -> usize {
+        match self.family.sharing {
+            LayerSharing::None => layer,
+            LayerSharing::Groups { .. } => {
+                // As `transformers` computes it, in f64.
+                let (of_group, member) = (layer / self.members, layer % self.members);
+                let per_group = (self.layers / self.members) as f64 / self.groups as f64;
+                (of_group as f64 / per_group) as usize * self.members + member
+            }
+        }
+    }
+
+    /// The first computed layer that has the weights of this [distinct layer](Self::distinct_layers); the number of
+    /// computed layers if there is none.
+    pub fn first_with_weights(&self, distinct: usize) -> usize {
+        (0..self.layers).find(|&layer| self.weights_of(layer) == distinct).unwrap_or(self.layers)
+    }
+
+    /// The embedding tables that the model has, with their rows, in the order of [`Embedding::ALL`].
+    pub fn tables(&self) -> impl Iterator<Item = (Embedding, usize)> {
+        let rows = [self.vocab_size, self.position_rows, self.type_vocab_size];
+        Embedding::ALL.into_iter().zip(rows).filter(|&(_, rows)| rows > 0)
+    }
+
+    /// Whether a linear layer leads from the embeddings to the encoder.
+    pub fn has_projection(&self) -> bool {
+        match self.family.projection {
+            EmbeddingProjection::None => false,
+            EmbeddingProjection::IfNeeded(_) => self.embedding_size != self.hidden_size,
+            EmbeddingProjection::Always(_) => true,
+        }
+    }
+
+    /// The row of the position embedding for every token of a sequence.
+    pub fn position_rows_of<'a>(&self, ids: &'a [u32]) -> impl Iterator<Item = usize> + use<'a> {
+        let (family, padding) = (self.family, self.padding_id);
+        let mut counted = 0;
+        ids.iter().map(move |&id| match family.positions {
+            Positions::Learned => {
+                counted += 1;
+                counted - 1
+            }
+            Positions::LearnedAfterPadding(_) if id as usize == padding => padding,
+            Positions::LearnedAfterPadding(_) => {
+                counted += 1;
+                padding + counted
+            }
+        })
+    }
+
+    /// The rows of the position embedding that sequences of up to `longest` tokens use.
+    pub fn used_position_rows(&self, longest: usize) -> Range<usize> {
+        match self.family.positions {
+            Positions::Learned => 0..longest,
+            Positions::LearnedAfterPadding(_) => self.padding_id..self.padding_id + 1 + longest,
+        }
+    }
+
+    /// What attention adds to its scores in sequences of up to `longest` tokens, from the table of the relative bias.
+    pub fn distance_bias(&self, table: &[f32], longest: usize) -> DistanceBias {
+        let (bias, heads) = (self.family.relative_bias, self.heads);
+        DistanceBias::new(heads, longest, |head, distance| table[bias.bucket(distance) * heads + head])
+    }
+
+    /// The canonical name of a tensor in a model with `head`.
+    pub(crate) fn tensor_name(&self, head: Head, role: Role) -> String {
+        self.family.tensor_name(head, self.members, role)
     }
 
     /// A `config.json` for this model with another head and its labels; unknown keys are kept.
@@ -230,6 +342,15 @@ impl Config {
     }
 }
 
+/// `a`, `a and b`, `a, b and c`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [name] => (*name).to_owned(),
+        [others @ .., last] => format!("{} and {last}", others.join(", ")),
+    }
+}
+
 /// A value as a message shows it.
 fn shown(value: &Value) -> String {
     shorten(&value.to_string()).into_owned()
@@ -265,7 +386,73 @@ impl File<'_> {
     }
 
     fn activation(&self, family: &Family) -> Result<Activation> {
-        self.choice(family.keys.activation, family.activations.iter().copied())
+        match self.raw.get(family.keys.activation) {
+            None | Some(Value::Null) => Ok(family.keys.default_activation),
+            Some(_) => self.choice(family.keys.activation, ACTIVATIONS.into_iter()),
+        }
+    }
+
+    fn embedding_size(&self, family: &Family, hidden: usize) -> Result<usize> {
+        match family.projection {
+            EmbeddingProjection::None => Ok(hidden),
+            EmbeddingProjection::IfNeeded(key) | EmbeddingProjection::Always(key) => self.size_at(key),
+        }
+    }
+
+    /// Groups of layers that share weights, and the layers of each.
+    fn groups(&self, family: &Family, layers: usize) -> Result<(usize, usize)> {
+        match family.sharing {
+            LayerSharing::None => Ok((layers, 1)),
+            LayerSharing::Groups { groups, members } => {
+                let (count, members) = (self.size_at(groups)?, self.size_at(members)?);
+                if count > layers {
+                    let (key, of_layers) = (groups.key.unwrap_or_default(), family.keys.layers);
+                    let text = format!("`{key}` is {count}, more than `{of_layers}`, which is {layers}");
+                    return Err(problem(self.path, text));
+                }
+                Ok((count, members))
+            }
+        }
+    }
+
+    /// The padding token's id, where positions are counted from it; otherwise 0.
+    fn padding_id(&self, family: &Family) -> Result<usize> {
+        let Positions::LearnedAfterPadding(OptionalKey { key, default }) = family.positions else { return Ok(0) };
+        match key.and_then(|key| Some((key, self.raw.get(key)?))) {
+            None | Some((_, Value::Null)) => Ok(default),
+            Some((key, value)) => match value.as_u64() {
+                Some(id) if id < LARGEST_DIMENSION as u64 => Ok(id as usize),
+                _ => Err(problem(self.path, format!("`{key}` is {}; it must be a token's id", shown(value)))),
+            },
+        }
+    }
+
+    /// The longest sequence.
+    fn longest(&self, family: &Family, rows: usize, padding: usize) -> Result<usize> {
+        match family.positions {
+            Positions::Learned => Ok(rows),
+            Positions::LearnedAfterPadding(_) => match rows.checked_sub(padding + 1) {
+                Some(longest) if longest > 0 => Ok(longest),
+                _ => {
+                    let key = family.keys.positions;
+                    let text = format!(
+                        "`{key}` is {rows}; positions are counted after the padding token's id, {padding}, so it must be at least {}",
+                        padding + 2
+                    );
+                    Err(problem(self.path, text))
+                }
+            },
+        }
+    }
+
+    fn head_dropouts(&self, family: &Family, hidden_dropout: f32) -> Result<[f32; 4]> {
+        let mut rates = [0.0; 4];
+        for (rate, head) in rates.iter_mut().zip(Head::ALL) {
+            if let Some(dropout) = family.class(head).dropout {
+                *rate = self.number(dropout.key, dropout.default.unwrap_or(hidden_dropout))?;
+            }
+        }
+        Ok(rates)
     }
 
     fn declared_head(&self, family: &Family) -> Option<Head> {
@@ -328,8 +515,15 @@ impl File<'_> {
         }
     }
 
-    fn size_or(&self, key: &str, default: usize) -> Result<usize> {
-        if self.raw.contains_key(key) { self.size(key) } else { Ok(default) }
+    fn size_at(&self, OptionalKey { key, default }: OptionalKey<usize>) -> Result<usize> {
+        match key.filter(|key| self.raw.contains_key(*key)) {
+            Some(key) => self.size(key),
+            None => Ok(default),
+        }
+    }
+
+    fn number_at(&self, OptionalKey { key, default }: OptionalKey<f32>) -> Result<f32> {
+        key.map_or(Ok(default), |key| self.number(key, default))
     }
 
     fn number(&self, key: &str, default: f32) -> Result<f32> {
@@ -350,12 +544,14 @@ impl File<'_> {
     fn choice<T>(&self, key: &str, choices: impl Iterator<Item = (&'static str, T)> + Clone) -> Result<T> {
         let found = match self.raw.get(key) {
             None | Some(Value::Null) => choices.clone().next(),
-            Some(value) => choices.clone().find(|(name, _)| value.as_str() == Some(name)),
+            Some(Value::String(value)) => choices.clone().find(|(name, _)| value == name),
+            Some(value) => choices.clone().find(|(name, _)| value.is_number() && value.to_string() == *name),
         };
         found.map(|(_, choice)| choice).ok_or_else(|| {
             let value = self.raw.get(key).unwrap_or(&Value::Null);
             let accepted: Vec<&str> = choices.map(|(name, _)| name).collect();
-            problem(self.path, format!("`{key}` is {}; only {} is supported", shown(value), accepted.join(" or ")))
+            let are = if accepted.len() == 1 { "is" } else { "are" };
+            problem(self.path, format!("`{key}` is {}; only {} {are} supported", shown(value), listed(&accepted)))
         })
     }
 }

@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use qbert_model::family::BERT;
+use qbert_model::family::{BERT, EmbeddingProjection};
 use qbert_model::{Config, Family, Head, Module, ParameterLayout};
 
 #[test]
@@ -60,7 +60,9 @@ fn descriptions_are_consistent() {
             assert_eq!(family.head_of_architecture(class.architecture), Some(head), "{}", class.architecture);
             assert_eq!(class.output.is_none(), head == Head::None, "{}", class.architecture);
         }
-        assert!(!family.activations.is_empty(), "{}: the first is the default", family.model_type);
+        let names = &family.tensors;
+        assert_eq!(names.relative_bias.is_some(), family.relative_bias.buckets() > 0, "{}", family.model_type);
+        assert_eq!(names.projection.is_some(), family.projection != EmbeddingProjection::None, "{}", family.model_type);
         for (old, new) in family.older_endings {
             assert!(!new.ends_with(old), "{old} would be renamed twice");
         }
@@ -80,4 +82,12 @@ fn every_parameter_is_found_by_name_and_by_role() {
         let sites = layout.parameters().iter().filter_map(|parameter| parameter.role.site());
         assert_eq!(sites.count(), qbert_quant::Site::all(config.layers).count());
     }
+}
+
+#[test]
+fn the_documentation_lists_the_families() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/families.md");
+    let page = std::fs::read_to_string(&path).unwrap_or_default();
+    let command = "cargo run -p qbert-model --example families > docs/reference/families.md";
+    assert!(page == Family::page(), "{} is out of date: {command}", path.display());
 }

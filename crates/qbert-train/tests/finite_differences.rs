@@ -52,9 +52,10 @@ fn embedding_sum() {
     let batch = batch(&[1, 9, 4]);
     let [word, position, token_type] = [("word", 11), ("position", 9), ("type", 2)].map(|(n, r)| normal(n, r * hidden));
     let weights = normal("embedding weights", batch.tokens() * hidden);
+    let positions: Vec<u32> = batch.ranges().flat_map(|range| 0..range.len() as u32).collect();
     let forward = |word: &[f32], position: &[f32], token_type: &[f32]| {
         let mut sum = nan(batch.tokens() * hidden);
-        embedding::forward(&compute, Tables { word, position, token_type }, &batch, hidden, &mut sum);
+        embedding::forward(&compute, Tables { word, position, token_type }, &batch, &positions, &mut sum);
         weighted_sum(&weights, &sum)
     };
     let mut d =
@@ -62,7 +63,7 @@ fn embedding_sum() {
     let before = d.clone();
     let [d_word, d_position, d_type] = &mut d;
     let mut gradients = TableGradients { word: d_word, position: d_position, token_type: d_type };
-    embedding::backward(&compute, &batch, hidden, &weights, &mut gradients);
+    embedding::backward(&compute, &batch, &positions, &weights, &mut gradients);
     let [d_word, d_position, d_type] = [0, 1, 2].map(|table| added(&d[table], &before[table]));
     check_gradient("word embedding", OPERATION, &word, &d_word, |word| forward(word, &position, &token_type));
     check_gradient("position embedding", OPERATION, &position, &d_position, |p| forward(&word, p, &token_type));
@@ -124,6 +125,7 @@ fn check_attention(heads: Heads, lengths: &[usize], dropout: Option<Dropout>) {
         d_context: &weights,
         scratch: &mut scratch,
         d_qkv: &mut d_qkv,
+        d_bias: None,
     };
     attention::backward(&compute, heads, &batch, dropout, buffers);
 

@@ -89,7 +89,7 @@ fn length(job: &Job, checkpoint: &Checkpoint, tokenizer: &Tokenizer, dev: &Datas
 fn plan_request(job: &Job, checkpoint: &Checkpoint) -> Result<PlanRequest> {
     let config = checkpoint.config();
     if let Some(path) = &job.own_plan {
-        planning::read(path)?.check_layers(config.layers)?;
+        planning::read(path)?.check_layers(config.distinct_layers())?;
         return Ok(job.plan.clone());
     }
     let mut request = job.plan.clone();
@@ -101,7 +101,7 @@ fn plan_request(job: &Job, checkpoint: &Checkpoint) -> Result<PlanRequest> {
     let limits = request.size.is_some() || request.budget.is_some() || request.max_drop.is_some();
     let open = request.high.is_empty() && !limits;
     if open && request.bits.len() == 2 {
-        request.high = vec![config.layers.div_ceil(2)];
+        request.high = vec![config.distinct_layers().div_ceil(2)];
     }
     let shape = config.shape(Some(&checkpoint.layout()));
     planning::check(&request, &Model { directory: &job.directory, shape: &shape })?;

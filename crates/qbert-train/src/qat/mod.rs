@@ -39,6 +39,7 @@ pub(crate) fn map<T: Send + Clone>(compute: &Compute, tasks: usize, task: impl F
 #[derive(Debug)]
 pub struct Quantization {
     plan: Plan,
+    config: Config,
     weights: WeightQuantizer,
     activations: Option<RangeLearner>,
     /// The weights that passes compute with, in the layout of the masters. Rows of embedding tables are current only
@@ -68,12 +69,17 @@ impl Quantization {
             }
         };
         let (copy, codes) = (vec![0.0; layout.len()], WeightCodes::default());
-        Ok(Self { plan, weights, activations, copy, codes, compensated: false })
+        Ok(Self { plan, config: config.clone(), weights, activations, copy, codes, compensated: false })
     }
 
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The model's numbers.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// The quantizer of the weights.
