@@ -15,7 +15,7 @@ use crate::error::{Error, Result, read_at_most};
 use crate::family::{
     ACTIVATIONS, Activation, EmbeddingProjection, Family, LayerSharing, OptionalKey, Positions,
 };
-use crate::head::Head;
+use crate::head::{Head, Problem};
 use crate::role::Role;
 
 /// A model's family and sizes, checked.
@@ -60,7 +60,7 @@ pub struct Config {
     /// The class that `architectures` names, where it is none of the family's.
     foreign_class: Option<String>,
     /// What the outputs of a classifier mean, where the file says it.
-    problem_type: Option<String>,
+    problem_type: Option<Problem>,
     /// The id of the padding token, where positions are counted from it.
     padding_id: usize,
     /// Groups of layers with shared weights, and how many layers each has: `layers` groups of 1 where nothing is shared.
@@ -76,9 +76,8 @@ const MOST_LAYERS: usize = 1 << 8;
 pub(crate) const MOST_LABELS: usize = 1 << 16;
 const MOST_PARAMETERS: u64 = 1 << 36;
 
-/// The key that says what the outputs of a sequence classifier mean, and its value for one label per text.
+/// The key that says what the outputs of a sequence classifier mean.
 const PROBLEM_TYPE: &str = "problem_type";
-const SINGLE_LABEL: &str = "single_label_classification";
 
 /// The key that names the family.
 const MODEL_TYPE: &str = "model_type";
@@ -129,7 +128,7 @@ impl Config {
             declared_head: file.declared_head(family),
             labels: file.labels()?,
             foreign_class: file.foreign_class(family),
-            problem_type: file.raw.get(PROBLEM_TYPE).and_then(Value::as_str).map(str::to_owned),
+            problem_type: file.problem()?,
             padding_id,
             groups,
             members,
@@ -199,20 +198,32 @@ impl Config {
         if let Some(class) = &self.foreign_class {
             return Some(format!("that of a {class}"));
         }
-        let pooled = self.family.class(head).reads_pooler();
-        match self.problem_type.as_deref().filter(|_| pooled) {
-            Some("multi_label_classification") => {
-                return Some(format!("for several labels per text (`{PROBLEM_TYPE}` is multi_label_classification)"));
+        match self.problem(head, outputs) {
+            Problem::Regression if outputs > 1 => Some(format!("for regression of {outputs} values at once")),
+            Problem::SingleLabel if outputs == 1 => {
+                let (name, hidden) = (self.family.class(head).output_weight().unwrap_or_default(), self.hidden_size);
+                Some(format!("of one label: `{name}` has the shape [1, {hidden}], a classifier's has two rows or more"))
             }
-            Some("regression") => return Some(format!("for regression (`{PROBLEM_TYPE}` is regression)")),
-            _ => {}
+            Problem::Regression | Problem::MultiLabel | Problem::SingleLabel => None,
         }
-        (outputs == 1).then(|| {
-            let (name, hidden) = (self.family.class(head).output_weight().unwrap_or_default(), self.hidden_size);
-            format!(
-                "for regression or ranking: `{name}` has the shape [1, {hidden}], a classifier's has two rows or more"
-            )
-        })
+    }
+
+    /// What the outputs of a head mean. Where the file does not say it, a single output is a value, as in `transformers`.
+    pub fn problem(&self, head: Head, outputs: usize) -> Problem {
+        if !self.family.class(head).reads_pooler() {
+            return Problem::SingleLabel;
+        }
+        let usual = if outputs == 1 { Problem::Regression } else { Problem::SingleLabel };
+        self.problem_type.unwrap_or(usual)
+    }
+
+    /// This configuration for a head whose outputs mean this.
+    #[must_use]
+    pub fn with_problem(&self, problem: Problem) -> Self {
+        // One label is what a file means that says nothing.
+        let kept = self.problem_type.filter(|&own| own == problem);
+        let problem_type = if problem == Problem::SingleLabel { kept } else { Some(problem) };
+        Self { problem_type, ..self.clone() }
     }
 
     /// Width of one attention head.
@@ -315,11 +326,15 @@ impl Config {
         for key in ["num_labels", "id2label", "label2id"] {
             raw.shift_remove(key);
         }
-        // What an earlier head's outputs meant says nothing about this one, whose outputs are labels.
-        let is_other =
-            raw.get(PROBLEM_TYPE).is_some_and(|value| !value.is_null() && value.as_str() != Some(SINGLE_LABEL));
-        if is_other {
-            raw.shift_remove(PROBLEM_TYPE);
+        // What an earlier head's outputs meant says nothing about this one.
+        match self.problem_type.filter(|_| self.family.class(head).reads_pooler()) {
+            Some(problem) => drop(raw.insert(PROBLEM_TYPE.into(), problem.name().into())),
+            None => {
+                let is_other = |value: &Value| !value.is_null() && value != Problem::SingleLabel.name();
+                if raw.get(PROBLEM_TYPE).is_some_and(is_other) {
+                    raw.shift_remove(PROBLEM_TYPE);
+                }
+            }
         }
         if head.has_labels() {
             let by_id: Map<_, _> = labels.iter().enumerate().map(|(i, l)| (i.to_string(), l.as_str().into())).collect();
@@ -336,9 +351,8 @@ impl Config {
             Value::Object(raw) => raw,
             _ => Map::new(),
         };
-        let problem_type = self.problem_type.clone().filter(|value| value == SINGLE_LABEL);
         let (declared_head, labels) = (Some(head), labels.to_vec());
-        Self { declared_head, labels, foreign_class: None, problem_type, raw, ..self.clone() }
+        Self { declared_head, labels, foreign_class: None, raw, ..self.clone() }
     }
 }
 
@@ -389,6 +403,14 @@ impl File<'_> {
         match self.raw.get(family.keys.activation) {
             None | Some(Value::Null) => Ok(family.keys.default_activation),
             Some(_) => self.choice(family.keys.activation, ACTIVATIONS.into_iter()),
+        }
+    }
+
+    fn problem(&self) -> Result<Option<Problem>> {
+        let known = [Problem::SingleLabel, Problem::MultiLabel, Problem::Regression];
+        match self.raw.get(PROBLEM_TYPE) {
+            None | Some(Value::Null) => Ok(None),
+            Some(_) => self.choice(PROBLEM_TYPE, known.into_iter().map(|problem| (problem.name(), Some(problem)))),
         }
     }
 

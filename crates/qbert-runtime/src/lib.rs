@@ -68,7 +68,7 @@ pub use error::{Error, Result};
 pub use hidden::{HiddenStates, Token};
 pub use input::Input;
 pub use options::SessionOptions;
-pub use predict::{Answers, Classification, LabelScore, Prediction, Tagging, Warning};
+pub use predict::{Answers, Classification, LabelScore, LabelSet, Prediction, Score, Tagging, Warning};
 pub use session::Session;
 pub use state::Output;
 pub use vectors::Vectors;

@@ -258,6 +258,16 @@ pub enum Error {
         /// The token.
         token: &'static str,
     },
+    /// A cell that is no value.
+    #[error("{}, line {line}: {cell:?} is no value", path.display())]
+    NotAValue {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: usize,
+        /// What stands there.
+        cell: String,
+    },
     /// A directory without a vocabulary.
     #[error("{}: the directory has neither tokenizer.json nor vocab.txt", path.display())]
     NoTokenizer {
@@ -425,7 +435,7 @@ impl Error {
                     .to_owned()
             }
             Error::RegressionTarget { .. } => {
-                "qbert does not support regression yet; if the values are classes all the same, set `read.labels` to the list of them"
+                "for values use the task `score` or `score-pair`; if they are classes all the same, set `read.labels` to the list of them"
                     .to_owned()
             }
             Error::MissingLabel { .. } => "add the label, or remove the example".to_owned(),
@@ -454,6 +464,9 @@ impl Error {
             Error::VocabularyTooLarge { .. } => {
                 "they belong to different models: copy tokenizer.json or vocab.txt from the original checkpoint"
                     .to_owned()
+            }
+            Error::NotAValue { .. } => {
+                "values are numbers such as 3.5; for names of classes use the task `classify` or `pair`".to_owned()
             }
             Error::NoTokenizer { .. } => "copy one of them from the original checkpoint".to_owned(),
             Error::UnconvertedTokenizer { path, .. } => {

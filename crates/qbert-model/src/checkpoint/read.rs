@@ -11,7 +11,7 @@ use super::files::{StoredTensor, WeightFiles};
 use crate::config::{Config, MOST_LABELS};
 use crate::error::{Error, Result};
 use crate::family::HeadClass;
-use crate::head::Head;
+use crate::head::{Head, Problem};
 use crate::layout::{Parameter, ParameterLayout};
 use crate::parameters::Parameters;
 use crate::role::Module;
@@ -154,6 +154,11 @@ impl Checkpoint {
     /// What the checkpoint's head is, if it is none of ours: it can only be replaced, and [`Checkpoint::head`] has none.
     pub fn unsupported_head(&self) -> Option<&str> {
         self.unsupported.as_deref()
+    }
+
+    /// What the head's outputs mean.
+    pub fn problem(&self) -> Problem {
+        self.config.problem(self.head, self.outputs)
     }
 
     /// The labels of a classifier, in the order of its outputs; empty for other heads.

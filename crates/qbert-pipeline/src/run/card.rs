@@ -123,6 +123,11 @@ fn labels(results: &Results) -> String {
 fn usage(profile: &Profile) -> String {
     let (arguments, call) = match (profile.input, profile.output) {
         (InputShape::Text, Output::Sequence) => ("\"a text\"", "session.classify(&[\"a text\"])?"),
+        (InputShape::Text, Output::LabelSet) => ("\"a text\"", "session.label_sets(&[\"a text\"])?"),
+        (InputShape::Text, Output::Value) => ("\"a text\"", "session.score(&[\"a text\"])?"),
+        (InputShape::Pair, Output::Value) => {
+            ("\"a text\" --text2 \"another\"", "session.score_pairs(&[(\"a text\", \"another\")])?")
+        }
         (InputShape::Pair, _) => {
             ("\"a text\" --text2 \"another\"", "session.classify_pairs(&[(\"a text\", \"another\")])?")
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use qbert_model::{Checkpoint, Head};
 use qbert_quant::GroupSpec;
 use qbert_tasks::{Dataset, Features, LabelSource, Labels, SharedData, Tokenizer, mapping_note};
-use qbert_train::loading::{check_length, head_for, headless, labels_of_head};
+use qbert_train::loading::{check_length, head_for, headless, labels_of_head, problem_of};
 use serde_json::{Value, json};
 
 use super::{Job, hashes};
@@ -115,7 +115,8 @@ fn training_data(
     shared: &mut SharedData,
 ) -> Result<(Arc<Dataset>, Option<String>)> {
     let task = job.data.task;
-    if checkpoint.head() != head_for(task) {
+    let means_another = checkpoint.problem() != problem_of(task.kind().profile().output);
+    if checkpoint.head() != head_for(task) || means_another {
         let why = match (checkpoint.head(), checkpoint.unsupported_head()) {
             (Head::None, None) => "the model has no head yet".to_owned(),
             _ => headless(checkpoint, task).to_string(),

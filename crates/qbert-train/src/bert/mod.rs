@@ -196,6 +196,8 @@ impl Bert {
         let (found, expected, needed) = match &batch.targets {
             Targets::None => return Ok(()),
             Targets::Sequences(targets) => (targets.len(), batch.sequences(), Head::SequenceClassification),
+            Targets::LabelSets(sets) => (sets.len(), batch.sequences(), Head::SequenceClassification),
+            Targets::Values(values) => (values.len(), batch.sequences(), Head::SequenceClassification),
             Targets::Tokens(targets) => (targets.len(), batch.tokens(), Head::TokenClassification),
             Targets::Spans(targets) => (targets.len(), batch.sequences(), Head::QuestionAnswering),
         };
@@ -212,6 +214,16 @@ impl Bert {
             Targets::Spans(spans) => batch.ranges().zip(spans).find_map(|(range, &(start, end))| {
                 [start, end].into_iter().find(|&t| t as usize >= range.len()).map(|t| (t, range.len()))
             }),
+            Targets::LabelSets(sets) => sets.iter().flatten().find(|t| label_outside(t)).map(|&t| (t, self.outputs)),
+            Targets::Values(values) => {
+                if let Some(value) = values.iter().find(|value| !value.is_finite()) {
+                    return problem(format!("the value {value} to be learned"));
+                }
+                if self.outputs != 1 {
+                    return problem(format!("a value per sequence, but the model has {} outputs", self.outputs));
+                }
+                None
+            }
             Targets::None => None,
         };
         match outside {
