@@ -121,8 +121,7 @@ impl Bert {
         activations: &'a mut Activations,
     ) -> &'a [f32] {
         let pass = Pass { mode: Mode::Evaluate, ..pass };
-        let pooler = self.spans.pooler.is_some();
-        activations.resize(&self.config, self.layout.head_class(), self.outputs, pooler, pass.batch);
+        self.prepare(pass, activations);
         activations.resize_quantized(integers.is_some(), pass.batch.tokens(), &self.config);
         let (from, to) = (activations.hidden_index(layer), activations.hidden_index(layer + 1));
         activations.hidden[from].copy_from_slice(input);

@@ -209,7 +209,7 @@ impl Quantization {
         let layers = bert.config().layers;
         let (learns, fits) = (self.activations.is_some(), fit_steps > 0 && !batches.is_empty());
         // Ranges of activations are learned at first, after the layers are rounded, and after they are fitted.
-        let rounding = if compensate && learns { layers * batches.len() } else { 0 };
+        let rounding = if compensate && learns { bert.config().distinct_layers() * batches.len() } else { 0 };
         let fitting = if fits { layers * (fit_steps + batches.len()) } else { 0 };
         let learned = usize::from(learns) * (1 + usize::from(compensate) + usize::from(fits)) * batches.len();
         let (mut done, total) = (0, learned + rounding + fitting);
