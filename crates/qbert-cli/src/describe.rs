@@ -85,8 +85,10 @@ impl Described {
         };
         let (family, model_type, activation) = (self.family, self.model_type, &self.activation);
         let _ = writeln!(text, "  family      {family} (`{model_type}`), {activation}");
-        let _ =
-            writeln!(text, "  encoder     {layers} layers{shared}, hidden {hidden}, feed-forward {wide}, {heads} heads");
+        let _ = writeln!(
+            text,
+            "  encoder     {layers} layers{shared}, hidden {hidden}, feed-forward {wide}, {heads} heads"
+        );
         let _ = writeln!(text, "  tokens      vocabulary {}, up to {} positions", self.vocab_size, self.max_positions);
         let _ = writeln!(text, "  head        {head}");
         text

@@ -167,7 +167,8 @@ fn one_output_is_no_classifier() {
 /// What the packed model says about a text, and about a second one.
 fn asked(home: &Path, flags: &[&str], text: &str) -> String {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_qbert"));
-    let output = command.current_dir(home).args(["predict", "small/model.qbert"]).args(flags).arg(text).output().unwrap();
+    let output =
+        command.current_dir(home).args(["predict", "small/model.qbert"]).args(flags).arg(text).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -192,7 +193,8 @@ fn texts_may_have_any_number_of_labels() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
     prepare(home);
-    let rows = [("a good film", "praise"), ("a bad plot", "blame"), ("good plot bad film", "praise|blame"), ("the film", "")];
+    let rows =
+        [("a good film", "praise"), ("a bad plot", "blame"), ("good plot bad film", "praise|blame"), ("the film", "")];
     let table: String = rows.iter().cycle().take(48).map(|(text, labels)| format!("{text}\t{labels}\n")).collect();
     std::fs::write(home.join("sets.tsv"), format!("text\tlabels\n{table}")).unwrap();
     let list = |labels: &str| labels.split('|').filter(|label| !label.is_empty()).collect::<Vec<_>>();
@@ -216,7 +218,8 @@ fn texts_and_pairs_may_have_a_value() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
     prepare(home);
-    let rows = [("a good film", "good", 4.5), ("a bad plot", "good", 0.5), ("the film", "the plot", 2.0), ("bad", "bad", 4.0)];
+    let rows =
+        [("a good film", "good", 4.5), ("a bad plot", "good", 0.5), ("the film", "the plot", 2.0), ("bad", "bad", 4.0)];
     let table = rows.iter().cycle().take(48).map(|(text, text2, value)| format!("{text}\t{text2}\t{value}\n"));
     std::fs::write(home.join("pairs.tsv"), format!("text\ttext2\tscore\n{}", table.collect::<String>())).unwrap();
     let (pearson, config) = whole_way(home, "score-pair", "pairs.tsv");

@@ -49,9 +49,8 @@ impl Case {
         let longest = self.lengths.iter().max().unwrap_or(&0) + 3;
         let table = noise(2 * longest, 4, 2.0);
         let place = |distance: isize| (distance + longest as isize) as usize;
-        self.bias = Some(DistanceBias::new(self.heads, longest, |head, distance| {
-            table[place(distance)] * (1.0 + head as f32)
-        }));
+        self.bias =
+            Some(DistanceBias::new(self.heads, longest, |head, distance| table[place(distance)] * (1.0 + head as f32)));
         self
     }
 

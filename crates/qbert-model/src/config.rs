@@ -12,9 +12,7 @@ use qbert_quant::{Embedding, shorten};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result, read_at_most};
-use crate::family::{
-    ACTIVATIONS, Activation, EmbeddingProjection, Family, LayerSharing, OptionalKey, Positions,
-};
+use crate::family::{ACTIVATIONS, Activation, EmbeddingProjection, Family, LayerSharing, OptionalKey, Positions};
 use crate::head::{Head, Problem};
 use crate::role::Role;
 
@@ -165,13 +163,10 @@ impl Config {
 
     fn check_numbers(&self, path: &Path) -> Result<()> {
         let keys = &self.family.keys;
-        let encoder = [
-            (keys.hidden_dropout.key, self.hidden_dropout),
-            (keys.attention_dropout.key, self.attention_dropout),
-        ];
-        let of_heads = Head::ALL.map(|head| {
-            (self.family.class(head).dropout.map(|dropout| dropout.key), self.head_dropout(head))
-        });
+        let encoder =
+            [(keys.hidden_dropout.key, self.hidden_dropout), (keys.attention_dropout.key, self.attention_dropout)];
+        let of_heads =
+            Head::ALL.map(|head| (self.family.class(head).dropout.map(|dropout| dropout.key), self.head_dropout(head)));
         for (key, value) in encoder.into_iter().chain(of_heads) {
             if !(0.0..1.0).contains(&value) {
                 let key = key.unwrap_or_default();

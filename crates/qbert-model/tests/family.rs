@@ -123,7 +123,11 @@ fn bad_configurations_are_refused_by_the_name_of_the_key() {
         assert!(error.contains(keys.activation) && error.contains("gelu_new"), "{}: {error}", family.model_type);
     }
     for (model_type, own, expected) in [
-        ("deberta-v2", json!({}), "only bert, distilbert, roberta, xlm-roberta, camembert, electra, mpnet and albert are"),
+        (
+            "deberta-v2",
+            json!({}),
+            "only bert, distilbert, roberta, xlm-roberta, camembert, electra, mpnet and albert are",
+        ),
         ("roberta", json!({"max_position_embeddings": 2}), "`max_position_embeddings` is 2"),
         ("roberta", json!({"pad_token_id": -1}), "`pad_token_id` is -1"),
         ("roberta", json!({"position_embedding_type": "relative_key"}), "`position_embedding_type`"),

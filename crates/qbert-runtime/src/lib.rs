@@ -75,7 +75,7 @@ pub use vectors::Vectors;
 
 // Types of other crates that appear in signatures here.
 pub use qbert_kernels::{Compute, KernelError, Kernels, Threads};
-pub use qbert_model::{Config, Error as ModelError, Head, PackedModel, Storage};
+pub use qbert_model::{Config, Error as ModelError, Head, PackedModel, Problem, Storage};
 pub use qbert_quant::Plan;
 pub use qbert_tasks::ner::Entity;
 pub use qbert_tasks::qa::Answer;

@@ -147,7 +147,9 @@ impl Session {
                     Problem::MultiLabel => {
                         wrapped(self.run_each::<_, values::EncodedLabels>(sources), Prediction::LabelSet)
                     }
-                    Problem::Regression => wrapped(self.run_each::<_, values::EncodedValue>(sources), Prediction::Score),
+                    Problem::Regression => {
+                        wrapped(self.run_each::<_, values::EncodedValue>(sources), Prediction::Score)
+                    }
                 }
             }
             Head::TokenClassification => {

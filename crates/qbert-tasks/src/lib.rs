@@ -50,5 +50,5 @@ pub use shared::SharedData;
 pub use source::{DataSource, TaskData, mapping_note};
 pub use stats::DataStatistics;
 pub use task::Task;
-pub use values::ValueData;
 pub use tokenizer::{Pieces, SpecialIds, Tokenizer, VocabOptions};
+pub use values::ValueData;

@@ -108,9 +108,7 @@ fn every_family_has_a_model_for_every_head() {
     let models = Model::all();
     for family in Family::ALL.into_iter().skip(1) {
         for head in [Head::SequenceClassification, Head::TokenClassification, Head::QuestionAnswering] {
-            let is_there = |model: &&Model| {
-                model.bert.config().family == family && model.bert.layout().head() == head
-            };
+            let is_there = |model: &&Model| model.bert.config().family == family && model.bert.layout().head() == head;
             assert!(models.iter().any(|model| is_there(&model)), "{} {head:?}", family.model_type);
         }
     }

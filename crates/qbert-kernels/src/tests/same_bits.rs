@@ -9,7 +9,8 @@ use crate::int::{
     NormOutput, PackedWeights, Quantizer, pack,
 };
 use crate::{
-    Activation, ActivationTangent, AdamW, BiasRows, Compute, DistanceBias, DropoutKey, Kernels, LayerNorm, LayerNormGradients, LayerNormTangents, MatMut, MatRef, Normalized, NormalizedMut, SoftmaxTangent, Start, Threads,
+    Activation, ActivationTangent, AdamW, BiasRows, Compute, DistanceBias, DropoutKey, Kernels, LayerNorm,
+    LayerNormGradients, LayerNormTangents, MatMut, MatRef, Normalized, NormalizedMut, SoftmaxTangent, Start, Threads,
 };
 
 /// Results by name, in the order they were computed.

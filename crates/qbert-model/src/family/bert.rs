@@ -6,12 +6,8 @@ use super::{
     TensorNames,
 };
 
-const POOLER: Pooler = Pooler {
-    module: "pooler.dense",
-    activation: PoolerActivation::Tanh,
-    in_head: false,
-    input_dropout: false,
-};
+const POOLER: Pooler =
+    Pooler { module: "pooler.dense", activation: PoolerActivation::Tanh, in_head: false, input_dropout: false };
 const DROPOUT: HeadDropout = HeadDropout { key: "classifier_dropout", default: None };
 
 /// The names of a layer, which several families kept.

@@ -9,12 +9,8 @@ use super::{
     NormPlacement, OptionalKey, Pooler, PoolerActivation, Positions, RelativeBias, SublayerDropout, TensorNames,
 };
 
-const POOLER: Pooler = Pooler {
-    module: "pooler.dense",
-    activation: PoolerActivation::Tanh,
-    in_head: false,
-    input_dropout: false,
-};
+const POOLER: Pooler =
+    Pooler { module: "pooler.dense", activation: PoolerActivation::Tanh, in_head: false, input_dropout: false };
 const DROPOUT: HeadDropout = HeadDropout { key: "hidden_dropout_prob", default: None };
 
 /// MPNet.

@@ -11,18 +11,10 @@ use super::{
     OptionalKey, Pooler, PoolerActivation, Positions, RelativeBias, SublayerDropout, TensorNames,
 };
 
-const POOLER: Pooler = Pooler {
-    module: "pooler.dense",
-    activation: PoolerActivation::Tanh,
-    in_head: false,
-    input_dropout: false,
-};
-const HEAD_POOLER: Pooler = Pooler {
-    module: "classifier.dense",
-    activation: PoolerActivation::Tanh,
-    in_head: true,
-    input_dropout: true,
-};
+const POOLER: Pooler =
+    Pooler { module: "pooler.dense", activation: PoolerActivation::Tanh, in_head: false, input_dropout: false };
+const HEAD_POOLER: Pooler =
+    Pooler { module: "classifier.dense", activation: PoolerActivation::Tanh, in_head: true, input_dropout: true };
 const DROPOUT: HeadDropout = HeadDropout { key: "classifier_dropout", default: None };
 
 /// The class names of a family of this architecture: encoder, sequences, tokens, answers.

@@ -50,8 +50,7 @@ pub fn encode_all(tokenizer: &Tokenizer, examples: &[ClassifyExample], max_len: 
 }
 
 fn check_max_len(max_len: usize, frame: &Frame, pair: bool) -> Result<()> {
-    let (least, what) =
-        if pair { (frame.pair() + 2, "a pair of texts") } else { (frame.single() + 1, "a text") };
+    let (least, what) = if pair { (frame.pair() + 2, "a pair of texts") } else { (frame.single() + 1, "a text") };
     if max_len < least { Err(Error::MaxLen { max_len, least, what }) } else { Ok(()) }
 }
 

@@ -165,7 +165,9 @@ fn read_jsonl(task: Task, path: &Path, options: &ReadOptions) -> Result<Vec<RawE
         let name_of = |column: usize| name_value(path, &object, &names[column]);
         let id = roles.id.map(name_of).transpose()?.flatten().unwrap_or_else(|| line.to_string());
         let label = match task.kind() {
-            Kind::MultiLabel => roles.label.map(|column| list_value(path, &object, &names[column])).transpose()?.flatten(),
+            Kind::MultiLabel => {
+                roles.label.map(|column| list_value(path, &object, &names[column])).transpose()?.flatten()
+            }
             Kind::Score | Kind::ScorePair => {
                 roles.label.map(|column| number_value(path, &object, &names[column])).transpose()?.flatten()
             }

@@ -22,11 +22,8 @@ use crate::{Error, Labels, ReadOptions, Result, Task, Tokenizer};
 /// The metric in tables: over all labels of all texts together.
 pub(crate) const METRIC: &str = "f1";
 
-pub(crate) const PROFILE: Profile = Profile {
-    purpose: "giving texts any number of labels",
-    output: Output::LabelSet,
-    ..classify::TEXTS
-};
+pub(crate) const PROFILE: Profile =
+    Profile { purpose: "giving texts any number of labels", output: Output::LabelSet, ..classify::TEXTS };
 
 /// Texts with their labels.
 #[derive(Debug, Clone, PartialEq)]

@@ -47,7 +47,8 @@ pub(crate) fn score(data: &MultiLabelData, predictions: &[Vec<usize>], labels: &
         }
         outcomes.push(EntityCounts { correct, predicted: found.len(), gold: gold.len() });
     }
-    let scores: Vec<Scores> = counts.iter().map(|&[right, found, gold]| Scores::from_counts(right, found, gold)).collect();
+    let scores: Vec<Scores> =
+        counts.iter().map(|&[right, found, gold]| Scores::from_counts(right, found, gold)).collect();
     let total = |place: usize| counts.iter().map(|own| own[place]).sum::<usize>();
     let exact = gold.iter().zip(predictions).filter(|(gold, found)| **gold == *found).count();
     let named = |(name, &scores): (&String, &Scores)| NamedScores { name: name.clone(), scores };

@@ -104,7 +104,10 @@ impl Frame {
         };
         let parts = [&frame.start, &frame.end, &frame.between, &frame.pair_end];
         if let Some(part) = parts.iter().find(|part| part.len() > MOST) {
-            return Err(format!("its post-processor puts {} special tokens in one place; {MOST} are allowed", part.len()));
+            return Err(format!(
+                "its post-processor puts {} special tokens in one place; {MOST} are allowed",
+                part.len()
+            ));
         }
         let is_whole = parts.iter().all(|part| !part.is_empty()) && pair[..first] == single[..at];
         Ok(is_whole.then_some(frame))

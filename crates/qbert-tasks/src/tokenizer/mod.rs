@@ -330,7 +330,12 @@ impl Tokenizer {
         let present = SPECIAL_TOKENS.iter().filter(|token| self.inner.token_to_id(token).is_some()).count();
         let by_name = |token: &str| self.inner.token_to_id(token);
         let usual_frame = Frame::new(by_name("[CLS]")?, by_name("[SEP]")?, 1);
-        if !usual_model || !normalizer.clean_text || !usual_added || added.len() != present || *self.frame != usual_frame {
+        if !usual_model
+            || !normalizer.clean_text
+            || !usual_added
+            || added.len() != present
+            || *self.frame != usual_frame
+        {
             return None;
         }
         let options = VocabOptions {

@@ -21,12 +21,8 @@ pub(crate) const METRIC: &str = "pearson";
 /// What `transformers` calls the output of such a head.
 pub(crate) const OUTPUT_NAME: &str = "LABEL_0";
 
-pub(crate) const TEXTS: Profile = Profile {
-    purpose: "giving texts a value",
-    output: Output::Value,
-    has_labels: false,
-    ..classify::TEXTS
-};
+pub(crate) const TEXTS: Profile =
+    Profile { purpose: "giving texts a value", output: Output::Value, has_labels: false, ..classify::TEXTS };
 
 pub(crate) const PAIRS: Profile = Profile {
     purpose: "giving pairs of texts a value",
@@ -53,7 +49,11 @@ pub(crate) fn read(task: Task, paths: &[&Path], options: &ReadOptions) -> Result
             Some(cell) => {
                 // Beyond f32 a value would become infinite in training.
                 let value = cell.parse::<f64>().ok().filter(|value| (*value as f32).is_finite());
-                Some(value.ok_or_else(|| Error::NotAValue { path: path.clone(), line: row.line, cell: cell.clone() })?)
+                Some(value.ok_or_else(|| Error::NotAValue {
+                    path: path.clone(),
+                    line: row.line,
+                    cell: cell.clone(),
+                })?)
             }
             None if options.require_labels => return Err(Error::MissingLabel { path, line: row.line }),
             None => None,

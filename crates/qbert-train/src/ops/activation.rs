@@ -29,7 +29,6 @@ pub fn forward_tangent(compute: &Compute, slope: &[f32], u_tangent: &[f32], valu
 
 /// The tangent of the gradient of `u`, from the gradient `d` of the value: `f″(u)·u̇·d + f′(u)·ḋ`.
 pub fn backward_tangent(compute: &Compute, activation: Activation, u: Dual<'_>, d: Dual<'_>, d_u_tangent: &mut [f32]) {
-    let given =
-        ActivationTangent { x: u.value, x_tangent: u.tangent, d_out: d.value, d_out_tangent: d.tangent };
+    let given = ActivationTangent { x: u.value, x_tangent: u.tangent, d_out: d.value, d_out_tangent: d.tangent };
     compute.activation_backward_tangent(activation, given, d_u_tangent);
 }

@@ -211,7 +211,13 @@ pub(super) fn softmaxes(batch: &Batch, labels: usize) -> Vec<Softmax> {
         Targets::Tokens(targets) => (0..targets.len()).filter(|&token| targets[token].is_some()).map(row).collect(),
         Targets::Spans(_) => {
             let ends = batch.ranges().flat_map(|range| [0, 1].map(|end| (range.clone(), end)));
-            ends.map(|(range, end)| Softmax { first: 2 * range.start + end, step: 2, count: range.len(), or_not: false }).collect()
+            ends.map(|(range, end)| Softmax {
+                first: 2 * range.start + end,
+                step: 2,
+                count: range.len(),
+                or_not: false,
+            })
+            .collect()
         }
     }
 }

@@ -23,7 +23,7 @@ use std::str::FromStr;
 use qbert_kernels::int::{Neurons, WideWeights};
 use qbert_kernels::{CHUNK, Compute};
 use qbert_model::{Config, ParameterLayout};
-use qbert_quant::{Embedding, Axis, Error as QuantError, Mask, Plan, QuantParams, Range, RangeMethod, Site, SitePlan};
+use qbert_quant::{Axis, Embedding, Error as QuantError, Mask, Plan, QuantParams, Range, RangeMethod, Site, SitePlan};
 
 use self::learned::RangeOptimizer;
 use self::rows::{Cut, Task};

@@ -18,11 +18,7 @@ fn pooler_of(point: Point<'_>) -> Option<Pooler<'_>> {
 
 /// What the pooler's forward pass left behind.
 fn saved(activations: &Activations) -> Saved<'_> {
-    Saved {
-        first: &activations.first_tokens,
-        pooled: &activations.pooled,
-        activation: &activations.pooler_activation,
-    }
+    Saved { first: &activations.first_tokens, pooled: &activations.pooled, activation: &activations.pooler_activation }
 }
 
 impl HessianPass {
