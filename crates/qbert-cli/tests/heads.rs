@@ -197,7 +197,7 @@ fn texts_may_have_any_number_of_labels() {
         [("a good film", "praise"), ("a bad plot", "blame"), ("good plot bad film", "praise|blame"), ("the film", "")];
     let table: String = rows.iter().cycle().take(48).map(|(text, labels)| format!("{text}\t{labels}\n")).collect();
     std::fs::write(home.join("sets.tsv"), format!("text\tlabels\n{table}")).unwrap();
-    let list = |labels: &str| labels.split('|').filter(|label| !label.is_empty()).collect::<Vec<_>>();
+    let list = |labels: &'static str| labels.split('|').filter(|label| !label.is_empty()).collect::<Vec<_>>();
     let lines = rows.map(|(text, labels)| json!({"text": text, "labels": list(labels)}).to_string() + "\n");
     std::fs::write(home.join("sets.jsonl"), lines.concat()).unwrap();
     let (f1, config) = whole_way(home, "multilabel", "sets.tsv");
