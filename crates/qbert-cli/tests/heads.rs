@@ -176,7 +176,7 @@ fn asked(home: &Path, flags: &[&str], text: &str) -> String {
 /// Trained, quantized and packed for the task, with the same score all the way; then asked.
 fn whole_way(home: &Path, task: &str, train: &str) -> (f64, Value) {
     let data = format!("--task {task} --train {train} --dev {train}");
-    succeed(home, &format!("finetune --model model {data} --epochs 12 --batch 8 --lr 2e-3 --out tuned"));
+    succeed(home, &format!("finetune --model model {data} --epochs 100 --batch 8 --lr 1e-3 --out tuned"));
     let full = accuracy(home, &format!("tuned --task {task} --data {train}"));
     succeed(home, &format!("analyze --model tuned --task {task} --data {train} --out analysis --runs 1"));
     succeed(home, "plan --model tuned --bits 8 --groups 8 --out plan.toml");
