@@ -42,13 +42,15 @@ class Results:
 def run(model, batch):
     """One pass over the batch, differentiable."""
     pooled, outputs = [], []
-    pooler = model.bert.pooler
+    pooler = getattr(model.base_model, "pooler", None)
+    has_types = any("token_type" in name for name, _ in model.named_parameters())
     hook = pooler and pooler.register_forward_hook(lambda _module, _inputs, output: pooled.append(output))
     for start, end in batch.spans():
+        types = dict(token_type_ids=batch.segments[None, start:end]) if has_types else {}
         outputs.append(
             model(
                 input_ids=batch.input_ids[None, start:end],
-                token_type_ids=batch.segments[None, start:end],
+                **types,
                 output_hidden_states=True,
                 output_attentions=True,
             )
@@ -73,11 +75,8 @@ def rows_of_logits(output):
 
 
 def kind_of(model):
-    return {
-        "BertForSequenceClassification": "sequence",
-        "BertForTokenClassification": "token",
-        "BertForQuestionAnswering": "span",
-    }[type(model).__name__]
+    kinds = {"SequenceClassification": "sequence", "TokenClassification": "token", "QuestionAnswering": "span"}
+    return kinds[type(model).__name__.split("For")[1]]
 
 
 def loss_of(kind, logits, batch):

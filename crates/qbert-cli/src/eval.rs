@@ -105,6 +105,12 @@ fn text(evaluation: &Evaluation, what: &str) -> String {
         Details::Entities(report) if report.plain_tags => {
             format!("{} {:.2}, word accuracy {:.2}", evaluation.metric, evaluation.value, 100.0 * report.word_accuracy)
         }
+        Details::Values(report) => format!(
+            "pearson {:.2}, spearman {:.2}, squared error {:.4}",
+            100.0 * report.pearson,
+            100.0 * report.spearman,
+            report.mean_squared_error
+        ),
         Details::Squad(report) => format!("EM {:.2}, F1 {:.2}", report.exact_match, report.f1),
         _ => format!("{} {:.2}", evaluation.metric, evaluation.value),
     };
@@ -129,6 +135,19 @@ fn write_predictions(path: &Path, found: &Evaluated) -> Result<()> {
             for (example, (label, probability)) in data.examples.iter().zip(labels) {
                 let line = serde_json::json!({"id": example.id, "label": name(*label), "probability": probability});
                 writeln!(writer, "{line}")?;
+            }
+            Ok(())
+        }
+        (Predictions::LabelSets(sets), Dataset::MultiLabel(data)) => {
+            for (example, set) in data.examples.iter().zip(sets) {
+                let labels: Vec<&str> = set.iter().map(|&label| name(label)).collect();
+                writeln!(writer, "{}", serde_json::json!({"id": example.id, "labels": labels}))?;
+            }
+            Ok(())
+        }
+        (Predictions::Values(values), Dataset::Values(data)) => {
+            for (example, value) in data.examples.iter().zip(values) {
+                writeln!(writer, "{}", serde_json::json!({"id": example.id, "score": value}))?;
             }
             Ok(())
         }

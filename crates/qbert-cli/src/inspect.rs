@@ -81,10 +81,11 @@ impl Report {
         let config = checkpoint.config();
         let layout = checkpoint.layout();
         let shape = config.shape(Some(&layout));
-        let groups = GroupSpec::default_for(config.hidden_size.min(config.intermediate_size));
+        let narrowest = config.hidden_size.min(config.intermediate_size).min(config.embedding_size);
+        let groups = GroupSpec::default_for(narrowest);
         let besides = besides_weights(checkpoint.directory(), &shape)?;
         let size = |width: Precision| -> Result<Size> {
-            let plan = Plan::uniform(config.layers, width, groups, RangeMethod::Mse);
+            let plan = Plan::uniform(config.distinct_layers(), width, groups, RangeMethod::Mse);
             let paper = shape.paper_size(&plan)?;
             let (paper_total_mib, paper_encoder_mib) = (paper.total(), paper.without_embedding());
             let file_bytes = weight_bytes(&shape, &plan)?.total() + besides;

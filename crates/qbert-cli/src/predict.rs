@@ -348,6 +348,8 @@ fn skip_line(reader: &mut impl BufRead) -> std::io::Result<()> {
 fn was_cut(prediction: &Prediction) -> bool {
     match prediction {
         Prediction::Classification(found) => found.removed > 0,
+        Prediction::LabelSet(found) => found.removed > 0,
+        Prediction::Score(found) => found.removed > 0,
         Prediction::Tagging(found) => found.removed > 0,
         Prediction::Answers(found) => found.removed > 0,
         _ => false,
@@ -399,6 +401,10 @@ impl Shown<'_> {
     }
 }
 
+fn cut_note(removed: usize) -> String {
+    if removed > 0 { format!("  (the last {removed} pieces were cut off)") } else { String::new() }
+}
+
 fn for_people(input: &Input, prediction: &Prediction) -> String {
     let shown = match input {
         Input::Text { text } => text.clone(),
@@ -410,8 +416,20 @@ fn for_people(input: &Input, prediction: &Prediction) -> String {
     let mut text = String::new();
     match prediction {
         Prediction::Classification(Classification { label, probability, removed, .. }) => {
-            let cut = if *removed > 0 { format!("  (the last {removed} pieces were cut off)") } else { String::new() };
+            let cut = cut_note(*removed);
             let _ = writeln!(text, "{}  {:.2} %  {shown}{cut}", one_line(label), 100.0 * probability);
+        }
+        Prediction::LabelSet(found) => {
+            let named = |label: &String| {
+                let own = found.scores.iter().find(|score| score.label == *label);
+                format!("{} {:.2} %", one_line(label), 100.0 * own.map_or(0.0, |score| score.probability))
+            };
+            let labels: Vec<String> = found.labels.iter().map(named).collect();
+            let labels = if labels.is_empty() { "no label".to_owned() } else { labels.join(", ") };
+            let _ = writeln!(text, "{labels}  {shown}{}", cut_note(found.removed));
+        }
+        Prediction::Score(found) => {
+            let _ = writeln!(text, "{:.4}  {shown}{}", found.score, cut_note(found.removed));
         }
         Prediction::Tagging(Tagging { entities, .. }) => {
             let _ = writeln!(text, "{shown}");

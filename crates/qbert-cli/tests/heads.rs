@@ -123,9 +123,7 @@ fn heads_that_are_not_supported_are_refused_by_name() {
     copy(home, "tuned", "single", |config| config["problem_type"] = json!("single_label_classification"));
     succeed(home, "plan --model tuned --bits 8 --groups 8 --out plan.toml");
     let train = "--task sst2 --train train.tsv --dev dev.tsv";
-    for (model, what) in
-        [("several", "multi_label_classification"), ("values", "regression"), ("choice", "BertForMultipleChoice")]
-    {
+    for (model, what) in [("values", "regression of 2 values"), ("choice", "BertForMultipleChoice")] {
         for command in [
             format!("eval {model} --task sst2 --data dev.tsv"),
             format!("quantize --model {model} {train} --epochs 0 --plan plan.toml --out none"),
@@ -136,6 +134,8 @@ fn heads_that_are_not_supported_are_refused_by_name() {
         }
         assert!(succeed(home, &format!("inspect {model}")).contains("not supported"));
     }
+    let said = fail(home, "eval several --task sst2 --data dev.tsv");
+    assert!(said.contains("any number of labels per text") && said.contains("one label per text"), "{said}");
     assert_eq!(accuracy(home, "single --task sst2 --data dev.tsv"), 100.0);
     // Fine-tuning takes the encoder, draws a new head and says so; the result is an ordinary classifier.
     let finetune = format!("finetune --model several {train} --epochs 1 --batch 8 --out again");
@@ -151,7 +151,7 @@ fn one_output_is_no_classifier() {
     let home = home.path();
     prepare_with(home, Head::SequenceClassification, &["LABEL_0"]);
     let said = fail(home, "eval model --task sst2 --data dev.tsv");
-    assert!(said.contains("regression or ranking") && said.contains("[1, 32]"), "{said}");
+    assert!(said.contains("a value per text") && said.contains("one label per text"), "{said}");
     let train = "--task sst2 --train train.tsv --dev dev.tsv --epochs 1 --batch 8";
     let output = qbert(home, &format!("finetune --model model {train} --out tuned"));
     assert!(output.status.success() && stderr(&output).contains("a new head is trained"), "{}", stderr(&output));
@@ -162,6 +162,80 @@ fn one_output_is_no_classifier() {
     std::fs::write(home.join("same.tsv"), "text\tlabel\na good film\tx\na bad film\tx\n").unwrap();
     let said = fail(home, "finetune --model model --task classify --train same.tsv --dev same.tsv --out none");
     assert!(said.contains("same label, x"), "{said}");
+}
+
+/// What the packed model says about a text, and about a second one.
+fn asked(home: &Path, flags: &[&str], text: &str) -> String {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_qbert"));
+    let output =
+        command.current_dir(home).args(["predict", "small/model.qbert"]).args(flags).arg(text).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Trained, quantized and packed for the task, with the same score all the way; then asked.
+fn whole_way(home: &Path, task: &str, train: &str) -> (f64, Value) {
+    let data = format!("--task {task} --train {train} --dev {train}");
+    succeed(home, &format!("finetune --model model {data} --epochs 100 --batch 8 --lr 1e-3 --out tuned"));
+    let full = accuracy(home, &format!("tuned --task {task} --data {train}"));
+    succeed(home, &format!("analyze --model tuned --task {task} --data {train} --out analysis --runs 1"));
+    succeed(home, "plan --model tuned --bits 8 --groups 8 --out plan.toml");
+    succeed(home, &format!("quantize --model tuned {data} --epochs 1 --batch 8 --plan plan.toml --out small"));
+    let small = accuracy(home, &format!("small --task {task} --data {train}"));
+    let packed = accuracy(home, &format!("small/model.qbert --task {task} --data {train}"));
+    assert_eq!(small, packed, "{task}: the packed model is the trained one");
+    let config: Value = serde_json::from_slice(&std::fs::read(home.join("small/config.json")).unwrap()).unwrap();
+    (full, config)
+}
+
+#[test]
+fn texts_may_have_any_number_of_labels() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    prepare(home);
+    let rows =
+        [("a good film", "praise"), ("a bad plot", "blame"), ("good plot bad film", "praise|blame"), ("the film", "")];
+    let table: String = rows.iter().cycle().take(48).map(|(text, labels)| format!("{text}\t{labels}\n")).collect();
+    std::fs::write(home.join("sets.tsv"), format!("text\tlabels\n{table}")).unwrap();
+    let list = |labels: &'static str| labels.split('|').filter(|label| !label.is_empty()).collect::<Vec<_>>();
+    let lines = rows.map(|(text, labels)| json!({"text": text, "labels": list(labels)}).to_string() + "\n");
+    std::fs::write(home.join("sets.jsonl"), lines.concat()).unwrap();
+    let (f1, config) = whole_way(home, "multilabel", "sets.tsv");
+    assert!(f1 > 95.0, "{f1}");
+    assert_eq!(config["problem_type"], "multi_label_classification");
+    assert_eq!(accuracy(home, "tuned --task multilabel --data sets.jsonl"), f1);
+    let said = asked(home, &[], "good plot bad film");
+    assert!(said.contains("blame") && said.contains("praise"), "{said}");
+    let answer: Value = serde_json::from_str(&asked(home, &["--json"], "the film")).unwrap();
+    assert_eq!(answer["labels"], json!([]));
+    assert!(succeed(home, "inspect small/model.qbert").contains("any number of labels per text: blame, praise"));
+    let said = fail(home, "eval small --task classify --data sets.tsv");
+    assert!(said.contains("any number of labels per text"), "{said}");
+}
+
+#[test]
+fn texts_and_pairs_may_have_a_value() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    prepare(home);
+    let rows =
+        [("a good film", "good", 4.5), ("a bad plot", "good", 0.5), ("the film", "the plot", 2.0), ("bad", "bad", 4.0)];
+    let table = rows.iter().cycle().take(48).map(|(text, text2, value)| format!("{text}\t{text2}\t{value}\n"));
+    std::fs::write(home.join("pairs.tsv"), format!("text\ttext2\tscore\n{}", table.collect::<String>())).unwrap();
+    let (pearson, config) = whole_way(home, "score-pair", "pairs.tsv");
+    assert!(pearson > 90.0, "{pearson}");
+    assert_eq!((&config["problem_type"], &config["id2label"]), (&json!("regression"), &json!({"0": "LABEL_0"})));
+    let report = succeed(home, "eval small --task score-pair --data pairs.tsv");
+    assert!(report.contains("pearson") && report.contains("spearman"), "{report}");
+    let score = |text: &str| {
+        let answer: Value = serde_json::from_str(&asked(home, &["--json", "--text2", "good"], text)).unwrap();
+        answer["score"].as_f64().unwrap()
+    };
+    assert!(score("a good film") > score("a bad plot"));
+    assert!(succeed(home, "inspect small").contains("a value per text"));
+    std::fs::write(home.join("words.tsv"), "text\ttext2\tscore\na\tb\tmuch\n").unwrap();
+    let said = fail(home, "eval small --task score-pair --data words.tsv");
+    assert!(said.contains("\"much\" is no value"), "{said}");
 }
 
 #[test]

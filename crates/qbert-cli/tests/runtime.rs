@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use qbert_kernels::{Compute, Kernels, Threads};
 use qbert_model::family::BERT;
 use qbert_model::{
-    Checkpoint, Config, Head, PackedModel, ParameterLayout, Parameters, TokenizerFiles, write_checkpoint,
+    Checkpoint, Config, Family, Head, PackedModel, ParameterLayout, Parameters, TokenizerFiles, write_checkpoint,
 };
 use qbert_pipeline::packing::Packing;
 use qbert_quant::{ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, RangeMethod, Site, SitePlan};
@@ -61,20 +61,34 @@ fn plan(layers: usize, (matrices, tables, activations): Widths) -> Plan {
         .with_activation(ActivationPlan { bits: bits(activations), range: RangeMethod::MinMax })
 }
 
+/// A model's configuration: what a family adds to it, or calls otherwise.
+fn configuration(family: &Family, head: Head, own: &[(&str, Value)]) -> String {
+    let keys = &family.keys;
+    let mut config = serde_json::json!({
+        "architectures": [family.class(head).architecture], "model_type": family.model_type,
+        keys.vocabulary: VOCABULARY, keys.hidden: 40, keys.layers: 2, keys.heads: 4, keys.intermediate: 72,
+        keys.positions: 82, "type_vocab_size": 2, "id2label": {"0": "O", "1": "B-X", "2": "I-X"},
+    });
+    for (key, value) in own {
+        config[*key] = value.clone();
+    }
+    config.to_string()
+}
+
 /// A checkpoint of random weights: sides that fill no vector, and sequences that are longer than any short cut.
 fn random_checkpoint(directory: &Path, head: Head) {
-    let text = format!(
-        r#"{{"architectures": ["{}"], "model_type": "bert", "vocab_size": {VOCABULARY}, "hidden_size": 40,
-            "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 72,
-            "max_position_embeddings": 80, "type_vocab_size": 2, "id2label": {{"0": "O", "1": "B-X", "2": "I-X"}}}}"#,
-        BERT.class(head).architecture
-    );
+    let text = configuration(&BERT, head, &[("max_position_embeddings", 80.into())]);
+    random_checkpoint_of(directory, head, &text);
+}
+
+fn random_checkpoint_of(directory: &Path, head: Head, text: &str) {
     let config = Config::parse(text.as_bytes(), Path::new("config.json")).unwrap();
     let labels = if head == Head::QuestionAnswering { Vec::new() } else { config.labels.clone() };
     let layout = ParameterLayout::new(&config, head, if labels.is_empty() { 2 } else { 3 }, false);
     let mut parameters = Parameters::zeros(layout.clone().into());
     Stream::new(3, "test", 0).fill_normal(parameters.values_mut(), 0.15);
-    for parameter in layout.parameters().iter().filter(|parameter| parameter.name.contains("LayerNorm.weight")) {
+    let is_norm = |name: &str| name.to_lowercase().contains("norm") && name.ends_with("weight");
+    for parameter in layout.parameters().iter().filter(|parameter| is_norm(&parameter.name)) {
         parameters.values_mut()[parameter.span.clone()].iter_mut().for_each(|gamma| *gamma += 1.0);
     }
     let words: Vec<String> = (5..VOCABULARY).map(|index| format!("w{index}")).collect();
@@ -113,7 +127,7 @@ fn calibrate(directory: &Path, plan: impl Fn(usize) -> Plan) {
     let checkpoint = Checkpoint::open(directory).unwrap();
     let (config, mut masters) = (checkpoint.config(), checkpoint.load().unwrap());
     let bert = Bert::new(config, masters.layout().clone()).unwrap();
-    let mut quantization = Quantization::new(plan(config.layers), config, masters.layout()).unwrap();
+    let mut quantization = Quantization::new(plan(config.distinct_layers()), config, masters.layout()).unwrap();
     let batches = [batch(1, config)];
     let calibration =
         Calibration { bert: &bert, compute: &compute, batches: &batches, compensate: false, fit_steps: 0 };
@@ -177,6 +191,32 @@ fn packed_scores_are_those_of_the_quantized_directory() {
         random_checkpoint(home.path(), head);
         for widths in WIDTHS {
             assert_faithful(&home.path().join("model"), widths, &format!("{head:?}"));
+        }
+    }
+}
+
+/// Every family, and every activation: what is new in each is computed by both, with the same bits.
+#[test]
+fn packed_scores_of_every_family_are_those_of_the_quantized_directory() {
+    let widths = [WIDTHS[1], WIDTHS[5], WIDTHS[6], WIDTHS[9], WIDTHS[11]];
+    let activations = |family: &'static Family| ["gelu_new", "relu", "silu"].map(|name| (family, name));
+    let usual = Family::ALL.into_iter().map(|family| (family, "gelu"));
+    for (family, activation) in usual.chain(activations(&BERT)) {
+        let own: &[(&str, Value)] = &[
+            (family.keys.activation, activation.into()),
+            ("embedding_size", 24.into()),
+            ("num_hidden_groups", 1.into()),
+            ("pad_token_id", 1.into()),
+        ];
+        let heads = [Head::SequenceClassification, Head::TokenClassification, Head::QuestionAnswering];
+        let heads = if activation == "gelu" { &heads[..] } else { &heads[..1] };
+        for &head in heads {
+            let home = tempfile::tempdir().unwrap();
+            random_checkpoint_of(home.path(), head, &configuration(family, head, own));
+            for widths in widths {
+                let what = format!("{} {activation} {head:?}", family.model_type);
+                assert_faithful(&home.path().join("model"), widths, &what);
+            }
         }
     }
 }

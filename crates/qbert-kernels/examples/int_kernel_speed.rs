@@ -12,7 +12,7 @@ use qbert_kernels::int::{
     AttentionInput, Codes, LinearInput, LinearLayer, LinearOutput, LinearParams, NormOutput, PackedWeights, Quantizer,
     pack,
 };
-use qbert_kernels::{Compute, Kernels, LayerNorm, MatMut, Threads};
+use qbert_kernels::{Activation, Compute, Kernels, LayerNorm, MatMut, Threads};
 
 struct Report {
     filters: Vec<String>,
@@ -117,7 +117,7 @@ fn linear_layers(report: &Report, compute: &Compute) {
                     report.measure(&head, 2 * tokens * inputs * neurons, || {
                         let output = match output {
                             "codes" => LinearOutput::Codes(&mut result, quantizer),
-                            "gelu" => LinearOutput::Gelu(&mut result, quantizer),
+                            "gelu" => LinearOutput::Activated(Activation::Gelu, &mut result, quantizer),
                             _ => LinearOutput::Add(MatMut::new(&mut floats, tokens, neurons)),
                         };
                         compute
@@ -148,6 +148,7 @@ fn attention(report: &Report, compute: &Compute) {
                 value: (&value, quantizer),
                 heads,
                 starts: &[0, length],
+                bias: None,
             };
             let mut context = Codes::new(width);
             context.resize(length);
@@ -201,6 +202,7 @@ fn encoder_forward(compute: &Compute, layers: &[EncoderLayer], heads: usize, sta
             value: (value, quantizer),
             heads,
             starts,
+            bias: None,
         };
         compute.attention(&attention, context, quantizer);
         let projection = &layer.attention_output;
@@ -211,7 +213,7 @@ fn encoder_forward(compute: &Compute, layers: &[EncoderLayer], heads: usize, sta
             &projection.params,
             output,
         );
-        let output = LinearOutput::Gelu(inner, quantizer);
+        let output = LinearOutput::Activated(Activation::Gelu, inner, quantizer);
         compute.linear(LinearInput { codes: middle, quantizer }, [layer.intermediate.job(output)]);
         let output = NormOutput { norm, hidden, codes: Some((input, quantizer)) };
         let last = &layer.output;

@@ -335,10 +335,10 @@ impl Compute {
 }
 
 /// The input that belongs to an output chunk of `length` elements.
-fn part(input: &[f32], chunk: usize, length: usize) -> &[f32] {
+pub(crate) fn part(input: &[f32], chunk: usize, length: usize) -> &[f32] {
     &input[chunk * CHUNK..chunk * CHUNK + length]
 }
 
-fn check_lengths(lengths: &[usize]) {
+pub(crate) fn check_lengths(lengths: &[usize]) {
     assert!(lengths.iter().all(|&length| length == lengths[0]), "slices of {lengths:?} elements");
 }

@@ -13,7 +13,8 @@
 //! |---|---|---|
 //! | products `A·Bᵀ`, `A·B`, `Aᵀ·B` with [`Start`] | [`gemm_nt`](Kernels::gemm_nt) `_nn` `_tn` (small) | [`gemm_nt`](Compute::gemm_nt) `_nn` `_tn` (large) |
 //! | GELU | [`gelu`](Kernels::gelu), `gelu_and_slope`, `gelu_backward` (also forward tangent), `gelu_backward_tangent` | the same |
-//! | softmax rows | [`softmax`](Kernels::softmax), `softmax_backward` (also forward tangent), `softmax_backward_tangent`, `log_sum_exp` | – |
+//! | an [`Activation`] | [`activate`](Kernels::activate), `activate_and_slope`, `activation_backward_tangent` | the same |
+//! | softmax rows | [`softmax`](Kernels::softmax), `softmax_biased` with [`DistanceBias`], `softmax_backward` (also forward tangent), `softmax_backward_tangent`, `log_sum_exp` | – |
 //! | residual + LayerNorm | [`layer_norm_forward`](Kernels::layer_norm_forward), `_backward`, `_forward_tangent`, `_backward_tangent` | the same |
 //! | AdamW | [`adamw`](Kernels::adamw) | the same |
 //! | dropout without a mask | [`dropout`](Kernels::dropout) with [`DropoutKey`] | the same |
@@ -75,6 +76,7 @@
 //! **Misuse.** Shapes that do not match are programming errors: functions panic and name the shapes. Values are never
 //! checked: NaN and infinity propagate as each function documents.
 
+mod activation;
 mod adamw;
 mod amx;
 mod compute;
@@ -100,6 +102,7 @@ mod softmax;
 mod tests;
 mod threads;
 
+pub use activation::{Activation, ActivationTangent};
 pub use adamw::AdamW;
 pub use compute::{CHUNK, Compute, ROW_CHUNK};
 pub use cpu::{KERNEL_NAMES, KERNELS_VARIABLE, Kernels};
@@ -110,5 +113,5 @@ pub use gemm::{MatMut, MatRef, ProductPrecision, Start};
 pub use layer_norm::{LayerNorm, LayerNormGradients, LayerNormTangents, Normalized, NormalizedMut};
 pub use machine::Machine;
 pub use reduce::SUM_BLOCK;
-pub use softmax::SoftmaxTangent;
+pub use softmax::{BiasRows, DistanceBias, SoftmaxTangent};
 pub use threads::{MAX_THREADS, Threads};

@@ -10,6 +10,7 @@ use crate::cpu::Kernels;
 use crate::simd::loops::{Elementwise, LaneSums, Map, Terms, sums};
 use crate::simd::math::{EXP2_LOWEST, exp, exp2_of_each};
 use crate::simd::{Kernel, SUM_LANES, Simd};
+use std::f32::consts::LOG2_E;
 
 struct SoftmaxRows<'a> {
     rows: &'a mut [f32],
@@ -35,7 +36,7 @@ fn row_max<S: Simd>(simd: S, row: &[f32]) -> f32 {
 /// `e^(scale·z)` is `2^(binary_scale(scale)·z)`. Finite, so that a difference of 0 stays 0 whatever the scale.
 #[inline(always)]
 pub(crate) fn binary_scale(scale: f32) -> f32 {
-    (scale * std::f32::consts::LOG2_E).min(f32::MAX)
+    (scale * LOG2_E).min(f32::MAX)
 }
 
 /// `2^(scale·(x - max))`, 0 where that would not be a normal number.
@@ -46,10 +47,10 @@ fn exponential<S: Simd>(simd: S, x: S::F32, max: S::F32, scale: S::F32) -> S::F3
     simd.select_less(exponent, simd.splat(EXP2_LOWEST), simd.splat(0.0), value)
 }
 
-/// `row = e^(scale·(row - max))`, and the sum of that.
+/// `row = 2^(scale·(row - max))`, and the sum of that.
 #[inline(always)]
 fn exponentials<S: Simd>(simd: S, row: &mut [f32], max: f32, scale: f32) -> f32 {
-    let (max, scale) = (simd.splat(max), simd.splat(binary_scale(scale)));
+    let (max, scale) = (simd.splat(max), simd.splat(scale));
     let mut total = LaneSums::zero(simd);
     let mut groups = row.chunks_exact_mut(SUM_LANES);
     for group in &mut groups {
@@ -155,7 +156,91 @@ impl Kernel for SoftmaxRows<'_> {
         }
         for row in rows.chunks_exact_mut(cols) {
             let max = row_max(simd, row);
-            let total = exponentials(simd, row, max, scale);
+            let total = exponentials(simd, row, max, binary_scale(scale));
+            Map { function: ScaleBy(1.0 / total), inputs: [], outputs: [row] }.run(simd);
+        }
+    }
+}
+
+/// What attention adds to its scores, for every head and distance between key and query.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DistanceBias {
+    /// Per head `2·longest - 1` numbers, from the key farthest before its query to the one farthest after it; each
+    /// times log₂ e, because exponentials are powers of 2.
+    values: Vec<f32>,
+    longest: usize,
+}
+
+impl DistanceBias {
+    /// The numbers `bias(head, key - query)` for sequences of up to `longest` tokens.
+    pub fn new(heads: usize, longest: usize, bias: impl Fn(usize, isize) -> f32) -> Self {
+        let ahead = longest.saturating_sub(1).cast_signed();
+        let distances = || (-ahead..=ahead).take(if longest == 0 { 0 } else { usize::MAX });
+        let of_head = |head: usize| distances().map(move |distance| (head, distance));
+        let values = (0..heads).flat_map(of_head).map(|(head, distance)| bias(head, distance) * LOG2_E).collect();
+        Self { values, longest }
+    }
+
+    /// The longest sequence.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// What is added to the scores of one query with the first `keys` keys, times log₂ e.
+    ///
+    /// # Panics
+    /// When the sequence is longer than the longest, or there is no such head.
+    #[inline]
+    pub(crate) fn row(&self, head: usize, query: usize, keys: usize) -> &[f32] {
+        assert!(query < self.longest && keys <= self.longest, "query {query} of {keys} keys; {}", self.longest);
+        let start = head * (2 * self.longest - 1) + self.longest - 1 - query;
+        &self.values[start..start + keys]
+    }
+}
+
+/// The part of a [`DistanceBias`] that belongs to some rows of scores.
+#[derive(Debug, Clone, Copy)]
+pub struct BiasRows<'a> {
+    /// The bias of all heads.
+    pub bias: &'a DistanceBias,
+    /// The head that the rows belong to.
+    pub head: usize,
+    /// The query of the first row.
+    pub first: usize,
+}
+
+struct BiasedSoftmaxRows<'a> {
+    rows: &'a mut [f32],
+    cols: usize,
+    scale: f32,
+    bias: BiasRows<'a>,
+}
+
+/// `scale·(x - max) + bias`
+struct Biased {
+    max: f32,
+    scale: f32,
+}
+
+impl Elementwise<1, 1> for Biased {
+    #[inline(always)]
+    fn apply<S: Simd>(&self, simd: S, [bias]: [S::F32; 1], [x]: [S::F32; 1]) -> [S::F32; 1] {
+        [simd.mul_add(simd.sub(x, simd.splat(self.max)), simd.splat(self.scale), bias)]
+    }
+}
+
+impl Kernel for BiasedSoftmaxRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { rows, cols, scale, bias: BiasRows { bias, head, first } } = self;
+        for (index, row) in rows.chunks_exact_mut(cols).enumerate() {
+            let function = Biased { max: row_max(simd, row), scale: binary_scale(scale) };
+            let inputs = [bias.row(head, first + index, cols)];
+            Map { function, inputs, outputs: [&mut *row] }.run(simd);
+            let max = row_max(simd, row);
+            let total = exponentials(simd, row, max, 1.0);
             Map { function: ScaleBy(1.0 / total), inputs: [], outputs: [row] }.run(simd);
         }
     }
@@ -305,6 +390,19 @@ impl Kernels {
         assert!(scale > 0.0 && scale.is_finite(), "softmax scale {scale} is not positive");
         if !rows.is_empty() {
             self.run(SoftmaxRows { rows, cols, scale });
+        }
+    }
+
+    /// Every row of `cols` elements becomes `softmax(scale · row + bias)`, in place. The scale is applied to the distance
+    /// from the row's largest element, so that adding one number to a whole row changes no bit where sums are exact.
+    ///
+    /// # Panics
+    /// As [`Kernels::softmax`], or when the bias is of shorter sequences.
+    pub fn softmax_biased(self, rows: &mut [f32], cols: usize, scale: f32, bias: BiasRows<'_>) {
+        check_rows(rows.len(), cols);
+        assert!(scale > 0.0 && scale.is_finite(), "softmax scale {scale} is not positive");
+        if !rows.is_empty() {
+            self.run(BiasedSoftmaxRows { rows, cols, scale, bias });
         }
     }
 

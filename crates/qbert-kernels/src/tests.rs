@@ -85,6 +85,7 @@ pub(crate) fn context(compute: &Compute, heads: usize, head_size: usize, lengths
         value: (&value, quantizer),
         heads,
         starts: &starts,
+        bias: None,
     };
     let mut context = Codes::new(width);
     context.resize(tokens);

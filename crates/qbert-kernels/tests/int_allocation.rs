@@ -7,7 +7,7 @@ use qbert_kernels::int::{
     AttentionInput, Codes, LinearInput, LinearLayer, LinearOutput, LinearParams, NormOutput, PackedWeights, Quantizer,
     pack,
 };
-use qbert_kernels::{Compute, Kernels, LayerNorm, Threads};
+use qbert_kernels::{Activation, Compute, Kernels, LayerNorm, Threads};
 
 /// Counts what every thread takes.
 struct Counting;
@@ -70,11 +70,12 @@ impl Layer<'_> {
             value: (value, quantizer),
             heads: 2,
             starts: &self.starts,
+            bias: None,
         };
         self.compute.attention(&attention, context, quantizer);
         let output = NormOutput { norm, hidden: &mut self.hidden, codes: Some((input, quantizer)) };
         self.compute.linear_norm(LinearInput { codes: context, quantizer }, weights, params, output);
-        let output = LinearOutput::Gelu(query, quantizer);
+        let output = LinearOutput::Activated(Activation::Gelu, query, quantizer);
         self.compute.linear(LinearInput { codes: input, quantizer }, [LinearLayer { weights, params, output }]);
     }
 }

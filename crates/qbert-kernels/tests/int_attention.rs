@@ -9,7 +9,7 @@ use qbert_kernels::int::{
     AttentionInput, Codes, LinearInput, LinearLayer, LinearOutput, LinearParams, NormOutput, PackedWeights, Quantizer,
     pack,
 };
-use qbert_kernels::{Compute, Kernels, LayerNorm, MatMut, NormalizedMut, Threads};
+use qbert_kernels::{BiasRows, Compute, DistanceBias, Kernels, LayerNorm, MatMut, NormalizedMut, Threads};
 
 fn random_codes(length: usize, seed: u32) -> Vec<u8> {
     noise(length, seed, 1.0).iter().map(|value| ((value + 1.0) * 127.9) as u8).collect()
@@ -27,6 +27,7 @@ struct Case {
     codes: [Vec<u8>; 3],
     quantizers: [Quantizer; 3],
     output: Quantizer,
+    bias: Option<DistanceBias>,
 }
 
 impl Case {
@@ -39,7 +40,18 @@ impl Case {
             codes: [1, 2, 3].map(|seed| random_codes(elements, seed)),
             quantizers: [Quantizer::new(0.021, 130), Quantizer::new(0.017, 101), Quantizer::new(0.03, 77)],
             output: Quantizer::new(0.013, 140),
+            bias: None,
         }
+    }
+
+    /// The same with a bias for somewhat longer sequences.
+    fn with_bias(mut self) -> Self {
+        let longest = self.lengths.iter().max().unwrap_or(&0) + 3;
+        let table = noise(2 * longest, 4, 2.0);
+        let place = |distance: isize| (distance + longest as isize) as usize;
+        self.bias =
+            Some(DistanceBias::new(self.heads, longest, |head, distance| table[place(distance)] * (1.0 + head as f32)));
+        self
     }
 
     fn starts(&self) -> Vec<usize> {
@@ -68,7 +80,13 @@ impl Case {
                     let product = |j| (first..first + size).map(|d| at(0, i, d) * at(1, j, d)).sum::<i64>();
                     let mut row: Vec<f32> = (range[0]..range[1]).map(|j| product(j) as f32).collect();
                     let cols = row.len();
-                    kernels.softmax(&mut row, cols, scale);
+                    match &self.bias {
+                        None => kernels.softmax(&mut row, cols, scale),
+                        Some(bias) => {
+                            let rows = BiasRows { bias, head: first / size, first: i - range[0] };
+                            kernels.softmax_biased(&mut row, cols, scale, rows);
+                        }
+                    }
                     let codes: Vec<i64> = row.iter().map(|p| (p * 255.0).round_ties_even() as i64).collect();
                     for d in first..first + size {
                         let sum: i64 = codes.iter().zip(range[0]..).map(|(p, j)| p * at(2, j, d)).sum();
@@ -91,6 +109,7 @@ impl Case {
             value: (&value, v),
             heads: self.heads,
             starts: &starts,
+            bias: self.bias.as_ref(),
         };
         let mut context = Codes::new(self.width());
         context.resize(query.rows());
@@ -114,6 +133,7 @@ fn every_code_is_as_the_formulas_say() {
         for (heads, size) in [(1, 1), (2, 3), (3, 16), (12, 32), (2, 33), (4, 64), (64, 3), (1, 130)] {
             for lengths in [&[1][..], &[5, 0, 16], &[31, 2, 33], &[64, 65]] {
                 Case::new(heads, size, lengths).check(kernels);
+                Case::new(heads, size, lengths).with_bias().check(kernels);
             }
         }
         Case::new(2, 32, &[384]).check(kernels);
@@ -216,7 +236,7 @@ fn a_linear_layer_with_residual_and_norm_is_the_three_in_turn() {
 fn sequences_that_do_not_cover_the_tokens_are_refused() {
     let codes = Codes::from_codes(&[0; 32], 8);
     let part = (&codes, Quantizer::new(1.0, 0));
-    let input = AttentionInput { query: part, key: part, value: part, heads: 1, starts: &[0, 3] };
+    let input = AttentionInput { query: part, key: part, value: part, heads: 1, starts: &[0, 3], bias: None };
     let mut context = Codes::new(8);
     context.resize(4);
     Compute::new(Kernels::best(), Threads::single()).attention(&input, &mut context, Quantizer::new(1.0, 0));

@@ -9,7 +9,7 @@ use qbert_kernels::int::{
     Codes, Coding, LayoutError, LinearInput, LinearLayer, LinearOutput, LinearParams, MOST_INPUTS, Multiplier, Neurons,
     PackedWeights, Quantizer, WideWeights, pack, packed_len,
 };
-use qbert_kernels::{Compute, Kernels, MatMut, Threads};
+use qbert_kernels::{Activation, Compute, Kernels, MatMut, Threads};
 
 /// Codes without a pattern, below `levels`.
 fn random_codes(length: usize, seed: u32, levels: u32) -> Vec<u8> {
@@ -206,11 +206,13 @@ fn results_follow_the_formula_to_the_last_bit() {
                     case.run(&compute, LinearOutput::Codes(&mut got, quantizer));
                     let codes: Vec<u8> = want.iter().map(|&y| code(quantizer, y)).collect();
                     assert_eq!(got.to_codes(), codes);
-                    let mut gelu = vec![0.0; want.len()];
-                    kernels.gelu(&want, &mut gelu);
-                    case.run(&compute, LinearOutput::Gelu(&mut got, quantizer));
-                    let codes: Vec<u8> = gelu.iter().map(|&y| code(quantizer, y)).collect();
-                    assert_eq!(got.to_codes(), codes, "the GELU of this instruction set");
+                    for activation in Activation::ALL {
+                        let mut values = vec![0.0; want.len()];
+                        kernels.activate(activation, &want, &mut values);
+                        case.run(&compute, LinearOutput::Activated(activation, &mut got, quantizer));
+                        let codes: Vec<u8> = values.iter().map(|&y| code(quantizer, y)).collect();
+                        assert_eq!(got.to_codes(), codes, "the {activation:?} of this instruction set");
+                    }
                 }
             }
         }

@@ -4,14 +4,17 @@
 //! here computes is refused by name, because ignoring it would silently give wrong results. Unknown keys are kept and
 //! written back untouched.
 
+use std::ops::Range;
 use std::path::Path;
 
-use qbert_quant::shorten;
+use qbert_kernels::DistanceBias;
+use qbert_quant::{Embedding, shorten};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result, read_at_most};
-use crate::family::{Activation, ConfigKeys, Family};
-use crate::head::Head;
+use crate::family::{ACTIVATIONS, Activation, EmbeddingProjection, Family, LayerSharing, OptionalKey, Positions};
+use crate::head::{Head, Problem};
+use crate::role::Role;
 
 /// A model's family and sizes, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,15 +25,19 @@ pub struct Config {
     pub vocab_size: usize,
     /// Width of a token's vector.
     pub hidden_size: usize,
-    /// Encoder layers.
+    /// Encoder layers as they are computed; [`Config::distinct_layers`] have weights of their own.
     pub layers: usize,
     /// Attention heads per layer; divides `hidden_size`.
     pub heads: usize,
     /// Width of the feed-forward layer.
     pub intermediate_size: usize,
-    /// Rows of the position embedding: the longest sequence.
+    /// Width of the embedding tables; the encoder's width where nothing comes between.
+    pub embedding_size: usize,
+    /// Rows of the position embedding.
+    pub position_rows: usize,
+    /// The longest sequence.
     pub max_positions: usize,
-    /// Rows of the token-type embedding.
+    /// Rows of the token-type embedding; 0 where the family has none.
     pub type_vocab_size: usize,
     /// The function between the two feed-forward matrices.
     pub activation: Activation,
@@ -40,8 +47,8 @@ pub struct Config {
     pub hidden_dropout: f32,
     /// Dropout on attention probabilities, in training.
     pub attention_dropout: f32,
-    /// Dropout before the head; `hidden_dropout` where the file names none.
-    pub classifier_dropout: f32,
+    /// Dropout before the output layer of each head, in the order of [`Head::ALL`].
+    head_dropouts: [f32; 4],
     /// Standard deviation of new weights.
     pub initializer_range: f32,
     /// The head that `architectures` names, where it is one of the family's.
@@ -51,7 +58,12 @@ pub struct Config {
     /// The class that `architectures` names, where it is none of the family's.
     foreign_class: Option<String>,
     /// What the outputs of a classifier mean, where the file says it.
-    problem_type: Option<String>,
+    problem_type: Option<Problem>,
+    /// The id of the padding token, where positions are counted from it.
+    padding_id: usize,
+    /// Groups of layers with shared weights, and how many layers each has: `layers` groups of 1 where nothing is shared.
+    groups: usize,
+    members: usize,
     raw: Map<String, Value>,
 }
 
@@ -62,9 +74,8 @@ const MOST_LAYERS: usize = 1 << 8;
 pub(crate) const MOST_LABELS: usize = 1 << 16;
 const MOST_PARAMETERS: u64 = 1 << 36;
 
-/// The key that says what the outputs of a sequence classifier mean, and its value for one label per text.
+/// The key that says what the outputs of a sequence classifier mean.
 const PROBLEM_TYPE: &str = "problem_type";
-const SINGLE_LABEL: &str = "single_label_classification";
 
 /// The key that names the family.
 const MODEL_TYPE: &str = "model_type";
@@ -89,34 +100,45 @@ impl Config {
         let family = file.family()?;
         file.check_settings(family)?;
         let keys = &family.keys;
-        let hidden_dropout = file.number(keys.hidden_dropout.key, keys.hidden_dropout.default)?;
+        let hidden_size = file.size(keys.hidden)?;
+        let layers = file.size(keys.layers)?;
+        let (groups, members) = file.groups(family, layers)?;
+        let padding_id = file.padding_id(family)?;
+        let position_rows = file.size(keys.positions)?;
+        let hidden_dropout = file.number_at(keys.hidden_dropout)?;
         let config = Self {
             family,
             vocab_size: file.size(keys.vocabulary)?,
-            hidden_size: file.size(keys.hidden)?,
-            layers: file.size(keys.layers)?,
+            hidden_size,
+            layers: layers.saturating_mul(members),
             heads: file.size(keys.heads)?,
             intermediate_size: file.size(keys.intermediate)?,
-            max_positions: file.size(keys.positions)?,
-            type_vocab_size: file.size_or(keys.token_types.key, keys.token_types.default)?,
+            embedding_size: file.embedding_size(family, hidden_size)?,
+            position_rows,
+            max_positions: file.longest(family, position_rows, padding_id)?,
+            type_vocab_size: if family.tensors.token_type.is_some() { file.size_at(keys.token_types)? } else { 0 },
             activation: file.activation(family)?,
-            layer_norm_eps: file.number(keys.norm_epsilon.key, keys.norm_epsilon.default)?,
+            layer_norm_eps: file.number_at(keys.norm_epsilon)?,
             hidden_dropout,
-            attention_dropout: file.number(keys.attention_dropout.key, keys.attention_dropout.default)?,
-            classifier_dropout: file.number(keys.head_dropout, hidden_dropout)?,
-            initializer_range: file.number(keys.initializer_range.key, keys.initializer_range.default)?,
+            attention_dropout: file.number_at(keys.attention_dropout)?,
+            head_dropouts: file.head_dropouts(family, hidden_dropout)?,
+            initializer_range: file.number_at(keys.initializer_range)?,
             declared_head: file.declared_head(family),
             labels: file.labels()?,
             foreign_class: file.foreign_class(family),
-            problem_type: file.raw.get(PROBLEM_TYPE).and_then(Value::as_str).map(str::to_owned),
+            problem_type: file.problem()?,
+            padding_id,
+            groups,
+            members,
             raw,
         };
-        config.check_sizes(keys, path)?;
-        config.check_numbers(keys, path)?;
+        config.check_sizes(path)?;
+        config.check_numbers(path)?;
         Ok(config)
     }
 
-    fn check_sizes(&self, keys: &ConfigKeys, path: &Path) -> Result<()> {
+    fn check_sizes(&self, path: &Path) -> Result<()> {
+        let keys = &self.family.keys;
         if !self.hidden_size.is_multiple_of(self.heads) {
             let (hidden, heads) = (self.hidden_size, self.heads);
             let text = format!("`{}` {hidden} is not a multiple of `{}` {heads}", keys.hidden, keys.heads);
@@ -129,8 +151,9 @@ impl Config {
         // Below the dimension limits these products fit u64, except the sum over layers of a hostile file.
         let (hidden, wide) = (self.hidden_size as u64, self.intermediate_size as u64);
         let layer = 4 * hidden * hidden + 2 * hidden * wide;
-        let rows = (self.vocab_size + self.max_positions + self.type_vocab_size) as u64;
-        let total = layer.saturating_mul(self.layers as u64).saturating_add(rows * hidden);
+        let rows = (self.vocab_size + self.position_rows + self.type_vocab_size) as u64;
+        let embeddings = rows * self.embedding_size as u64;
+        let total = layer.saturating_mul(self.layers as u64).saturating_add(embeddings);
         if total > MOST_PARAMETERS {
             let text = format!("the sizes add up to {total} parameters; at most {MOST_PARAMETERS} are supported");
             return Err(problem(path, text));
@@ -138,13 +161,15 @@ impl Config {
         Ok(())
     }
 
-    fn check_numbers(&self, keys: &ConfigKeys, path: &Path) -> Result<()> {
-        for (key, value) in [
-            (keys.hidden_dropout.key, self.hidden_dropout),
-            (keys.attention_dropout.key, self.attention_dropout),
-            (keys.head_dropout, self.classifier_dropout),
-        ] {
+    fn check_numbers(&self, path: &Path) -> Result<()> {
+        let keys = &self.family.keys;
+        let encoder =
+            [(keys.hidden_dropout.key, self.hidden_dropout), (keys.attention_dropout.key, self.attention_dropout)];
+        let of_heads =
+            Head::ALL.map(|head| (self.family.class(head).dropout.map(|dropout| dropout.key), self.head_dropout(head)));
+        for (key, value) in encoder.into_iter().chain(of_heads) {
             if !(0.0..1.0).contains(&value) {
+                let key = key.unwrap_or_default();
                 return Err(problem(path, format!("`{key}` is {value}; it must be at least 0 and below 1")));
             }
         }
@@ -152,6 +177,7 @@ impl Config {
             [(keys.norm_epsilon.key, self.layer_norm_eps), (keys.initializer_range.key, self.initializer_range)]
         {
             if value <= 0.0 {
+                let key = key.unwrap_or_default();
                 return Err(problem(path, format!("`{key}` is {value}; it must be above 0")));
             }
         }
@@ -167,25 +193,117 @@ impl Config {
         if let Some(class) = &self.foreign_class {
             return Some(format!("that of a {class}"));
         }
-        let pooled = self.family.class(head).pooled;
-        match self.problem_type.as_deref().filter(|_| pooled) {
-            Some("multi_label_classification") => {
-                return Some(format!("for several labels per text (`{PROBLEM_TYPE}` is multi_label_classification)"));
+        match self.problem(head, outputs) {
+            Problem::Regression if outputs > 1 => Some(format!("for regression of {outputs} values at once")),
+            Problem::SingleLabel if outputs == 1 => {
+                let (name, hidden) = (self.family.class(head).output_weight().unwrap_or_default(), self.hidden_size);
+                Some(format!("of one label: `{name}` has the shape [1, {hidden}], a classifier's has two rows or more"))
             }
-            Some("regression") => return Some(format!("for regression (`{PROBLEM_TYPE}` is regression)")),
-            _ => {}
+            Problem::Regression | Problem::MultiLabel | Problem::SingleLabel => None,
         }
-        (outputs == 1).then(|| {
-            let (name, hidden) = (self.family.class(head).output_weight().unwrap_or_default(), self.hidden_size);
-            format!(
-                "for regression or ranking: `{name}` has the shape [1, {hidden}], a classifier's has two rows or more"
-            )
-        })
+    }
+
+    /// What the outputs of a head mean. Where the file does not say it, a single output is a value, as in `transformers`.
+    pub fn problem(&self, head: Head, outputs: usize) -> Problem {
+        if !self.family.class(head).reads_pooler() {
+            return Problem::SingleLabel;
+        }
+        let usual = if outputs == 1 { Problem::Regression } else { Problem::SingleLabel };
+        self.problem_type.unwrap_or(usual)
+    }
+
+    /// This configuration for a head whose outputs mean this.
+    #[must_use]
+    pub fn with_problem(&self, problem: Problem) -> Self {
+        // One label is what a file means that says nothing.
+        let kept = self.problem_type.filter(|&own| own == problem);
+        let problem_type = if problem == Problem::SingleLabel { kept } else { Some(problem) };
+        Self { problem_type, ..self.clone() }
     }
 
     /// Width of one attention head.
     pub fn head_size(&self) -> usize {
         self.hidden_size / self.heads
+    }
+
+    /// Dropout before the output layer of a head, in training.
+    pub fn head_dropout(&self, head: Head) -> f32 {
+        self.head_dropouts[head as usize]
+    }
+
+    /// The encoder layers that have weights of their own: what plans, sensitivities and files count.
+    pub fn distinct_layers(&self) -> usize {
+        self.groups * self.members
+    }
+
+    /// Which of the [distinct layers](Self::distinct_layers) has the weights of a computed layer.
+    pub fn weights_of(&self, layer: usize) -> usize {
+        match self.family.sharing {
+            LayerSharing::None => layer,
+            LayerSharing::Groups { .. } => {
+                // As `transformers` computes it, in f64.
+                let (of_group, member) = (layer / self.members, layer % self.members);
+                let per_group = (self.layers / self.members) as f64 / self.groups as f64;
+                (of_group as f64 / per_group) as usize * self.members + member
+            }
+        }
+    }
+
+    /// The first computed layer that has the weights of this [distinct layer](Self::distinct_layers); the number of
+    /// computed layers if there is none.
+    pub fn first_with_weights(&self, distinct: usize) -> usize {
+        (0..self.layers).find(|&layer| self.weights_of(layer) == distinct).unwrap_or(self.layers)
+    }
+
+    /// The embedding tables that the model has, with their rows, in the order of [`Embedding::ALL`].
+    pub fn tables(&self) -> impl Iterator<Item = (Embedding, usize)> {
+        let rows = [self.vocab_size, self.position_rows, self.type_vocab_size];
+        Embedding::ALL.into_iter().zip(rows).filter(|&(_, rows)| rows > 0)
+    }
+
+    /// Whether a linear layer leads from the embeddings to the encoder.
+    pub fn has_projection(&self) -> bool {
+        match self.family.projection {
+            EmbeddingProjection::None => false,
+            EmbeddingProjection::IfNeeded(_) => self.embedding_size != self.hidden_size,
+            EmbeddingProjection::Always(_) => true,
+        }
+    }
+
+    /// The row of the position embedding for every token of a sequence.
+    pub fn position_rows_of<'a>(&self, ids: &'a [u32]) -> impl Iterator<Item = usize> + use<'a> {
+        let (family, padding) = (self.family, self.padding_id);
+        let mut counted = 0;
+        ids.iter().map(move |&id| match family.positions {
+            Positions::Learned => {
+                counted += 1;
+                counted - 1
+            }
+            Positions::LearnedAfterPadding(_) if id as usize == padding => padding,
+            Positions::LearnedAfterPadding(_) => {
+                counted += 1;
+                padding + counted
+            }
+        })
+    }
+
+    /// The rows of the position embedding that sequences of up to `longest` tokens use.
+    pub fn used_position_rows(&self, longest: usize) -> Range<usize> {
+        match self.family.positions {
+            Positions::Learned => 0..longest,
+            Positions::LearnedAfterPadding(_) => self.padding_id..self.padding_id + 1 + longest,
+        }
+    }
+
+    /// What attention adds to its scores in sequences of up to `longest` tokens, from the table of the relative bias.
+    pub fn distance_bias(&self, table: &[f32], longest: usize) -> DistanceBias {
+        let (bias, heads) = (self.family.relative_bias, self.heads);
+        DistanceBias::new(heads, longest, |head, distance| table[bias.bucket(distance) * heads + head])
+    }
+
+    /// The canonical name of a tensor in a model with `head`.
+    pub(crate) fn tensor_name(&self, head: Head, role: Role) -> String {
+        self.family.tensor_name(head, self.members, role)
     }
 
     /// A `config.json` for this model with another head and its labels; unknown keys are kept.
@@ -203,11 +321,15 @@ impl Config {
         for key in ["num_labels", "id2label", "label2id"] {
             raw.shift_remove(key);
         }
-        // What an earlier head's outputs meant says nothing about this one, whose outputs are labels.
-        let is_other =
-            raw.get(PROBLEM_TYPE).is_some_and(|value| !value.is_null() && value.as_str() != Some(SINGLE_LABEL));
-        if is_other {
-            raw.shift_remove(PROBLEM_TYPE);
+        // What an earlier head's outputs meant says nothing about this one.
+        match self.problem_type.filter(|_| self.family.class(head).reads_pooler()) {
+            Some(problem) => drop(raw.insert(PROBLEM_TYPE.into(), problem.name().into())),
+            None => {
+                let is_other = |value: &Value| !value.is_null() && value != Problem::SingleLabel.name();
+                if raw.get(PROBLEM_TYPE).is_some_and(is_other) {
+                    raw.shift_remove(PROBLEM_TYPE);
+                }
+            }
         }
         if head.has_labels() {
             let by_id: Map<_, _> = labels.iter().enumerate().map(|(i, l)| (i.to_string(), l.as_str().into())).collect();
@@ -224,9 +346,17 @@ impl Config {
             Value::Object(raw) => raw,
             _ => Map::new(),
         };
-        let problem_type = self.problem_type.clone().filter(|value| value == SINGLE_LABEL);
         let (declared_head, labels) = (Some(head), labels.to_vec());
-        Self { declared_head, labels, foreign_class: None, problem_type, raw, ..self.clone() }
+        Self { declared_head, labels, foreign_class: None, raw, ..self.clone() }
+    }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [name] => (*name).to_owned(),
+        [others @ .., last] => format!("{} and {last}", others.join(", ")),
     }
 }
 
@@ -265,7 +395,81 @@ impl File<'_> {
     }
 
     fn activation(&self, family: &Family) -> Result<Activation> {
-        self.choice(family.keys.activation, family.activations.iter().copied())
+        match self.raw.get(family.keys.activation) {
+            None | Some(Value::Null) => Ok(family.keys.default_activation),
+            Some(_) => self.choice(family.keys.activation, ACTIVATIONS.into_iter()),
+        }
+    }
+
+    fn problem(&self) -> Result<Option<Problem>> {
+        let known = [Problem::SingleLabel, Problem::MultiLabel, Problem::Regression];
+        match self.raw.get(PROBLEM_TYPE) {
+            None | Some(Value::Null) => Ok(None),
+            Some(_) => self.choice(PROBLEM_TYPE, known.into_iter().map(|problem| (problem.name(), Some(problem)))),
+        }
+    }
+
+    fn embedding_size(&self, family: &Family, hidden: usize) -> Result<usize> {
+        match family.projection {
+            EmbeddingProjection::None => Ok(hidden),
+            EmbeddingProjection::IfNeeded(key) | EmbeddingProjection::Always(key) => self.size_at(key),
+        }
+    }
+
+    /// Groups of layers that share weights, and the layers of each.
+    fn groups(&self, family: &Family, layers: usize) -> Result<(usize, usize)> {
+        match family.sharing {
+            LayerSharing::None => Ok((layers, 1)),
+            LayerSharing::Groups { groups, members } => {
+                let (count, members) = (self.size_at(groups)?, self.size_at(members)?);
+                if count > layers {
+                    let (key, of_layers) = (groups.key.unwrap_or_default(), family.keys.layers);
+                    let text = format!("`{key}` is {count}, more than `{of_layers}`, which is {layers}");
+                    return Err(problem(self.path, text));
+                }
+                Ok((count, members))
+            }
+        }
+    }
+
+    /// The padding token's id, where positions are counted from it; otherwise 0.
+    fn padding_id(&self, family: &Family) -> Result<usize> {
+        let Positions::LearnedAfterPadding(OptionalKey { key, default }) = family.positions else { return Ok(0) };
+        match key.and_then(|key| Some((key, self.raw.get(key)?))) {
+            None | Some((_, Value::Null)) => Ok(default),
+            Some((key, value)) => match value.as_u64() {
+                Some(id) if id < LARGEST_DIMENSION as u64 => Ok(id as usize),
+                _ => Err(problem(self.path, format!("`{key}` is {}; it must be a token's id", shown(value)))),
+            },
+        }
+    }
+
+    /// The longest sequence.
+    fn longest(&self, family: &Family, rows: usize, padding: usize) -> Result<usize> {
+        match family.positions {
+            Positions::Learned => Ok(rows),
+            Positions::LearnedAfterPadding(_) => match rows.checked_sub(padding + 1) {
+                Some(longest) if longest > 0 => Ok(longest),
+                _ => {
+                    let key = family.keys.positions;
+                    let text = format!(
+                        "`{key}` is {rows}; positions are counted after the padding token's id, {padding}, so it must be at least {}",
+                        padding + 2
+                    );
+                    Err(problem(self.path, text))
+                }
+            },
+        }
+    }
+
+    fn head_dropouts(&self, family: &Family, hidden_dropout: f32) -> Result<[f32; 4]> {
+        let mut rates = [0.0; 4];
+        for (rate, head) in rates.iter_mut().zip(Head::ALL) {
+            if let Some(dropout) = family.class(head).dropout {
+                *rate = self.number(dropout.key, dropout.default.unwrap_or(hidden_dropout))?;
+            }
+        }
+        Ok(rates)
     }
 
     fn declared_head(&self, family: &Family) -> Option<Head> {
@@ -328,8 +532,15 @@ impl File<'_> {
         }
     }
 
-    fn size_or(&self, key: &str, default: usize) -> Result<usize> {
-        if self.raw.contains_key(key) { self.size(key) } else { Ok(default) }
+    fn size_at(&self, OptionalKey { key, default }: OptionalKey<usize>) -> Result<usize> {
+        match key.filter(|key| self.raw.contains_key(*key)) {
+            Some(key) => self.size(key),
+            None => Ok(default),
+        }
+    }
+
+    fn number_at(&self, OptionalKey { key, default }: OptionalKey<f32>) -> Result<f32> {
+        key.map_or(Ok(default), |key| self.number(key, default))
     }
 
     fn number(&self, key: &str, default: f32) -> Result<f32> {
@@ -350,12 +561,14 @@ impl File<'_> {
     fn choice<T>(&self, key: &str, choices: impl Iterator<Item = (&'static str, T)> + Clone) -> Result<T> {
         let found = match self.raw.get(key) {
             None | Some(Value::Null) => choices.clone().next(),
-            Some(value) => choices.clone().find(|(name, _)| value.as_str() == Some(name)),
+            Some(Value::String(value)) => choices.clone().find(|(name, _)| value == name),
+            Some(value) => choices.clone().find(|(name, _)| value.is_number() && value.to_string() == *name),
         };
         found.map(|(_, choice)| choice).ok_or_else(|| {
             let value = self.raw.get(key).unwrap_or(&Value::Null);
             let accepted: Vec<&str> = choices.map(|(name, _)| name).collect();
-            problem(self.path, format!("`{key}` is {}; only {} is supported", shown(value), accepted.join(" or ")))
+            let are = if accepted.len() == 1 { "is" } else { "are" };
+            problem(self.path, format!("`{key}` is {}; only {} {are} supported", shown(value), listed(&accepted)))
         })
     }
 }

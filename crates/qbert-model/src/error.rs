@@ -220,7 +220,7 @@ impl Error {
                 "give the directory that `save_pretrained` wrote, or a hub id such as google-bert/bert-base-uncased"
             }
             Self::UnsupportedWeights { .. } => {
-                "load it once with transformers and write it with `model.save_pretrained(DIR)`: recent versions write model.safetensors"
+                "convert it once, with transformers: python -c \"import sys, transformers as t; d = sys.argv[1]; c = t.AutoConfig.from_pretrained(d); getattr(t, (c.architectures or ['AutoModel'])[0]).from_pretrained(d).save_pretrained(d)\" DIR"
             }
             Self::Config { .. } => "compare it with the config.json that transformers writes for such a model",
             Self::Damaged { .. } => "the file is incomplete or damaged: download or copy it again",

@@ -16,6 +16,39 @@ pub enum Head {
     QuestionAnswering,
 }
 
+/// What the outputs of a head on whole sequences mean: `problem_type` in `config.json`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Problem {
+    /// One label: the outputs are scores of labels that exclude each other.
+    #[default]
+    SingleLabel,
+    /// Any number of labels: every output decides about its own.
+    MultiLabel,
+    /// A value: the one output is that.
+    Regression,
+}
+
+impl Problem {
+    /// The name in `config.json`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::SingleLabel => "single_label_classification",
+            Self::MultiLabel => "multi_label_classification",
+            Self::Regression => "regression",
+        }
+    }
+
+    /// What a model with such a head does.
+    pub fn purpose(self) -> &'static str {
+        match self {
+            Self::SingleLabel => "one label per text",
+            Self::MultiLabel => "any number of labels per text",
+            Self::Regression => "a value per text",
+        }
+    }
+}
+
 impl fmt::Display for Head {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(match self {

@@ -8,10 +8,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use qbert_quant::{Embedding, Matrix, Site};
+use qbert_quant::{Matrix, Site};
 
 use crate::config::Config;
-use crate::family::{Family, HeadClass};
+use crate::family::{Family, HeadClass, RelativeBias};
 use crate::head::Head;
 use crate::role::{Module, Role};
 
@@ -45,15 +45,15 @@ impl ParameterLayout {
     pub fn new(config: &Config, head: Head, outputs: usize, pooler: bool) -> Self {
         let hidden = config.hidden_size;
         let class = config.family.class(head);
-        let mut builder = Builder { family: config.family, head, parameters: Vec::new(), end: 0 };
-        builder.embeddings(config);
-        let mut layers = Vec::with_capacity(config.layers);
-        for layer in 0..config.layers {
+        let mut builder = Builder { config, head, parameters: Vec::new(), end: 0 };
+        builder.embeddings();
+        let mut layers = Vec::with_capacity(config.distinct_layers());
+        for layer in 0..config.distinct_layers() {
             let start = builder.end;
-            builder.layer(layer, config);
+            builder.layer(layer);
             layers.push(start..builder.end);
         }
-        if pooler || class.pooled {
+        if class.pooler.is_some() && (pooler || class.reads_pooler()) {
             builder.linear(Module::Pooler, hidden, hidden);
         }
         if class.output.is_some() {
@@ -95,7 +95,8 @@ impl ParameterLayout {
         self.len() == 0
     }
 
-    /// The spans of the encoder layers: all parameters of a layer, biases and norms included.
+    /// The spans of the encoder layers that have weights of their own: all parameters of a layer, biases and norms
+    /// included.
     pub fn layers(&self) -> &[Range<usize>] {
         &self.layers
     }
@@ -116,18 +117,18 @@ impl ParameterLayout {
     }
 }
 
-struct Builder {
-    family: &'static Family,
+struct Builder<'a> {
+    config: &'a Config,
     head: Head,
     parameters: Vec<Parameter>,
     end: usize,
 }
 
-impl Builder {
+impl Builder<'_> {
     fn push(&mut self, role: Role, shape: Vec<usize>) {
         let start = self.end;
         self.end += shape.iter().product::<usize>();
-        let name = self.family.tensor_name(self.head, role);
+        let name = self.config.tensor_name(self.head, role);
         self.parameters.push(Parameter { role, name, shape, span: start..self.end });
     }
 
@@ -141,16 +142,24 @@ impl Builder {
         self.push(module.bias(), vec![width]);
     }
 
-    fn embeddings(&mut self, config: &Config) {
-        let rows = [config.vocab_size, config.max_positions, config.type_vocab_size];
-        for (table, rows) in Embedding::ALL.into_iter().zip(rows) {
-            self.push(Module::table(table).weight(), vec![rows, config.hidden_size]);
+    /// Tables, norm, projection, and the relative bias, which belongs to no layer.
+    fn embeddings(&mut self) {
+        let config = self.config;
+        for (table, rows) in config.tables() {
+            self.push(Module::table(table).weight(), vec![rows, config.embedding_size]);
         }
-        self.norm(Module::EmbeddingNorm, config.hidden_size);
+        self.norm(Module::EmbeddingNorm, config.embedding_size);
+        if config.has_projection() {
+            self.linear(Module::EmbeddingProjection, config.hidden_size, config.embedding_size);
+        }
+        match config.family.relative_bias {
+            RelativeBias::None => {}
+            RelativeBias::Buckets { count, .. } => self.push(Module::RelativeBias.weight(), vec![count, config.heads]),
+        }
     }
 
-    fn layer(&mut self, layer: usize, config: &Config) {
-        let (hidden, wide) = (config.hidden_size, config.intermediate_size);
+    fn layer(&mut self, layer: usize) {
+        let (hidden, wide) = (self.config.hidden_size, self.config.intermediate_size);
         self.attention_inputs(layer, hidden);
         self.linear(Module::matrix(layer, Matrix::AttentionOutput), hidden, hidden);
         self.norm(Module::AttentionNorm(layer), hidden);

@@ -23,7 +23,7 @@ pub use checkpoint::{Checkpoint, FloatTensor, LoadedWeights, TokenizerFiles, upd
 pub use config::Config;
 pub use error::{Error, Result, is_wrong_path};
 pub use family::{Family, HeadClass};
-pub use head::Head;
+pub use head::{Head, Problem};
 pub use layout::{Parameter, ParameterLayout};
 pub use packed::{PackedModel, Storage};
 pub use parameters::Parameters;

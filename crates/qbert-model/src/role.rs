@@ -14,11 +14,15 @@ pub enum Module {
     Site(Site),
     /// The norm after the embedding sum.
     EmbeddingNorm,
+    /// The linear layer from the width of the embeddings to the encoder's.
+    EmbeddingProjection,
+    /// The table of what attention adds to its scores, by distance and head.
+    RelativeBias,
     /// The norm of an encoder layer's attention, by layer.
     AttentionNorm(usize),
     /// The norm of an encoder layer's feed-forward network, by layer.
     OutputNorm(usize),
-    /// The linear layer on the first token.
+    /// The linear layer on the first token's hidden state, in front of the head or a part of it.
     Pooler,
     /// The linear layer that gives the scores.
     Head,
@@ -80,8 +84,11 @@ impl Role {
 
     /// Whether weight decay applies: to matrices and embeddings, not to biases and norms.
     pub fn decays(self) -> bool {
-        let norm = matches!(self.module, Module::EmbeddingNorm | Module::AttentionNorm(_) | Module::OutputNorm(_));
-        self.tensor == Tensor::Weight && !norm
+        let spared = match self.module {
+            Module::EmbeddingNorm | Module::AttentionNorm(_) | Module::OutputNorm(_) | Module::RelativeBias => true,
+            Module::Site(_) | Module::EmbeddingProjection | Module::Pooler | Module::Head => false,
+        };
+        self.tensor == Tensor::Weight && !spared
     }
 }
 
@@ -90,6 +97,8 @@ impl fmt::Display for Module {
         match self {
             Self::Site(site) => write!(formatter, "{site}"),
             Self::EmbeddingNorm => write!(formatter, "embedding.norm"),
+            Self::EmbeddingProjection => write!(formatter, "embedding.projection"),
+            Self::RelativeBias => write!(formatter, "relative_bias"),
             Self::AttentionNorm(layer) => write!(formatter, "layer.{layer}.attention_norm"),
             Self::OutputNorm(layer) => write!(formatter, "layer.{layer}.output_norm"),
             Self::Pooler => write!(formatter, "pooler"),

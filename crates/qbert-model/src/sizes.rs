@@ -14,8 +14,8 @@ use crate::layout::ParameterLayout;
 use crate::packed::coding_of;
 
 impl Config {
-    /// The shape of every site, and the number of parameters that no plan quantizes: the embedding's norm, and the pooler
-    /// and head of `layout`, if it is given.
+    /// The shape of every site, and the number of parameters that no plan quantizes: the embedding's norm and
+    /// projection, the relative bias, and the pooler and head of `layout`, if it is given.
     pub fn shape(&self, layout: Option<&ParameterLayout>) -> ModelShape {
         let on_top: usize = layout
             .into_iter()
@@ -23,15 +23,18 @@ impl Config {
             .filter(|p| p.role.is_on_top())
             .map(|p| p.span.len())
             .sum();
+        let projection = if self.has_projection() { self.hidden_size * (self.embedding_size + 1) } else { 0 };
+        let relative = self.family.relative_bias.buckets() * self.heads;
         ModelShape::transformer(&TransformerDimensions {
             vocabulary: self.vocab_size,
-            positions: self.max_positions,
+            positions: self.position_rows,
             types: self.type_vocab_size,
+            embedding: self.embedding_size,
             hidden: self.hidden_size,
             intermediate: self.intermediate_size,
-            layers: self.layers,
+            layers: self.distinct_layers(),
             heads: self.heads,
-            uncounted: 2 * self.hidden_size + on_top,
+            uncounted: 2 * self.embedding_size + projection + relative + on_top,
         })
     }
 }

@@ -25,12 +25,18 @@ fn assert_loads(directory: &Path, head: Head, what: &str) {
 fn every_head_and_spelling_loads_to_the_same_numbers() {
     for head in HEADS {
         type Change = fn(&mut Model);
-        let spellings: [(&str, Change); 6] = [
+        let spellings: [(&str, Change); 7] = [
             ("as transformers writes it", |_| {}),
             ("without the prefix", |m| m.rename(|n| n.trim_start_matches("bert.").to_owned())),
             ("gamma and beta", |m| {
                 m.rename(|n| {
                     n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+                });
+            }),
+            ("the word embedding under the name of the layer that shares it", |m| {
+                m.rename(|n| {
+                    let word = n.ends_with("word_embeddings.weight");
+                    if word { "cls.predictions.decoder.weight".to_owned() } else { n.to_owned() }
                 });
             }),
             ("f16", |m| m.convert_to(Dtype::F16)),

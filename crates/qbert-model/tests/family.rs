@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use qbert_model::family::BERT;
+use qbert_model::family::{BERT, EmbeddingProjection};
 use qbert_model::{Config, Family, Head, Module, ParameterLayout};
 
 #[test]
@@ -60,7 +60,9 @@ fn descriptions_are_consistent() {
             assert_eq!(family.head_of_architecture(class.architecture), Some(head), "{}", class.architecture);
             assert_eq!(class.output.is_none(), head == Head::None, "{}", class.architecture);
         }
-        assert!(!family.activations.is_empty(), "{}: the first is the default", family.model_type);
+        let names = &family.tensors;
+        assert_eq!(names.relative_bias.is_some(), family.relative_bias.buckets() > 0, "{}", family.model_type);
+        assert_eq!(names.projection.is_some(), family.projection != EmbeddingProjection::None, "{}", family.model_type);
         for (old, new) in family.older_endings {
             assert!(!new.ends_with(old), "{old} would be renamed twice");
         }
@@ -80,4 +82,93 @@ fn every_parameter_is_found_by_name_and_by_role() {
         let sites = layout.parameters().iter().filter_map(|parameter| parameter.role.site());
         assert_eq!(sites.count(), qbert_quant::Site::all(config.layers).count());
     }
+}
+
+#[test]
+fn the_documentation_lists_the_families() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/families.md");
+    let page = std::fs::read_to_string(&path).unwrap_or_default();
+    let command = "cargo run -p qbert-model --example families > docs/reference/families.md";
+    assert!(page == Family::page(), "{} is out of date: {command}", path.display());
+}
+
+/// A configuration of a family, with some keys set otherwise or, as `null`, removed.
+fn configuration(model_type: &str, own: serde_json::Value) -> Result<Config, String> {
+    let mut config = serde_json::json!({
+        "model_type": model_type, "vocab_size": 20, "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 3,
+        "intermediate_size": 16, "max_position_embeddings": 16, "dim": 12, "n_layers": 3, "n_heads": 3, "hidden_dim": 16,
+    });
+    for (key, value) in own.as_object().unwrap() {
+        match value {
+            serde_json::Value::Null => drop(config.as_object_mut().unwrap().remove(key)),
+            value => config[key] = value.clone(),
+        }
+    }
+    Config::parse(config.to_string().as_bytes(), Path::new("config.json")).map_err(|error| error.to_string())
+}
+
+#[test]
+fn bad_configurations_are_refused_by_the_name_of_the_key() {
+    use serde_json::json;
+    for family in Family::ALL {
+        let keys = &family.keys;
+        assert!(configuration(family.model_type, json!({})).is_ok(), "{}", family.model_type);
+        for key in [keys.vocabulary, keys.hidden, keys.layers, keys.heads, keys.intermediate, keys.positions] {
+            let error = configuration(family.model_type, json!({key: null})).unwrap_err();
+            assert!(error.contains(&format!("`{key}` is missing")), "{}: {error}", family.model_type);
+            let error = configuration(family.model_type, json!({key: 0})).unwrap_err();
+            assert!(error.contains(&format!("`{key}` is 0")), "{}: {error}", family.model_type);
+        }
+        let error = configuration(family.model_type, json!({keys.activation: "mish"})).unwrap_err();
+        assert!(error.contains(keys.activation) && error.contains("gelu_new"), "{}: {error}", family.model_type);
+    }
+    for (model_type, own, expected) in [
+        (
+            "deberta-v2",
+            json!({}),
+            "only bert, distilbert, roberta, xlm-roberta, camembert, electra, mpnet and albert are",
+        ),
+        ("roberta", json!({"max_position_embeddings": 2}), "`max_position_embeddings` is 2"),
+        ("roberta", json!({"pad_token_id": -1}), "`pad_token_id` is -1"),
+        ("roberta", json!({"position_embedding_type": "relative_key"}), "`position_embedding_type`"),
+        ("xlm-roberta", json!({"is_decoder": true}), "`is_decoder` is true"),
+        ("mpnet", json!({"relative_attention_num_buckets": 16}), "`relative_attention_num_buckets` is 16; only 32 is"),
+        ("electra", json!({"embedding_size": 0}), "`embedding_size` is 0"),
+        ("albert", json!({"num_hidden_groups": 4}), "`num_hidden_groups` is 4, more than `num_hidden_layers`"),
+        ("albert", json!({"classifier_dropout_prob": 1.5}), "`classifier_dropout_prob` is 1.5"),
+        ("distilbert", json!({"qa_dropout": -1}), "`qa_dropout` is -1"),
+        ("distilbert", json!({"problem_type": "ranking"}), "`problem_type` is \"ranking\""),
+    ] {
+        let error = configuration(model_type, own).unwrap_err();
+        assert!(error.contains(expected), "{model_type}: {error}");
+    }
+}
+
+#[test]
+fn heads_mean_what_their_problem_type_says() {
+    use qbert_model::Problem;
+    use serde_json::json;
+    let problem = |own, outputs| configuration("bert", own).unwrap().problem(Head::SequenceClassification, outputs);
+    assert_eq!(problem(json!({}), 2), Problem::SingleLabel);
+    assert_eq!(problem(json!({}), 1), Problem::Regression);
+    assert_eq!(problem(json!({"problem_type": "multi_label_classification"}), 3), Problem::MultiLabel);
+    let config = configuration("bert", json!({"problem_type": "regression"})).unwrap();
+    assert_eq!(config.problem(Head::TokenClassification, 3), Problem::SingleLabel);
+    let labels = ["a".to_owned(), "b".to_owned()];
+    let written = config.to_json(Head::SequenceClassification, &labels[..1]);
+    assert_eq!(written["problem_type"], "regression");
+    let single = config.with_problem(Problem::SingleLabel).to_json(Head::SequenceClassification, &labels);
+    assert!(single.get("problem_type").is_none(), "{single}");
+    assert!(config.to_json(Head::QuestionAnswering, &[]).get("problem_type").is_none());
+}
+
+#[test]
+fn positions_follow_the_padding_token_where_the_family_says_so() {
+    let config = configuration("roberta", serde_json::json!({})).unwrap();
+    assert_eq!((config.position_rows, config.max_positions), (16, 14));
+    assert_eq!(config.position_rows_of(&[0, 5, 1, 7]).collect::<Vec<_>>(), [2, 3, 1, 4]);
+    assert_eq!(config.used_position_rows(3), 1..5);
+    let config = configuration("bert", serde_json::json!({})).unwrap();
+    assert_eq!((config.position_rows, config.max_positions), (16, 16));
+    assert_eq!(config.position_rows_of(&[0, 5, 1, 7]).collect::<Vec<_>>(), [0, 1, 2, 3]);
 }

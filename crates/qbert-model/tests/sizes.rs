@@ -70,6 +70,7 @@ fn file_bytes_are_those_of_the_packed_layouts() {
         vocabulary: 5,
         positions: 3,
         types: 2,
+        embedding: 4,
         hidden: 4,
         intermediate: 6,
         layers: 1,

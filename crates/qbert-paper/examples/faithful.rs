@@ -94,6 +94,8 @@ fn encoder_bits(plan: &Plan) -> Vec<Precision> {
 fn count(answers: &Predictions) -> usize {
     match answers {
         Predictions::Labels(all) => all.len(),
+        Predictions::LabelSets(all) => all.len(),
+        Predictions::Values(all) => all.len(),
         Predictions::Tags(all) => all.len(),
         Predictions::Answers(all) => all.len(),
     }
@@ -103,6 +105,8 @@ fn count(answers: &Predictions) -> usize {
 fn differing(a: &Predictions, b: &Predictions) -> usize {
     match (a, b) {
         (Predictions::Labels(a), Predictions::Labels(b)) => a.iter().zip(b).filter(|(a, b)| a.0 != b.0).count(),
+        (Predictions::LabelSets(a), Predictions::LabelSets(b)) => a.iter().zip(b).filter(|(a, b)| a != b).count(),
+        (Predictions::Values(a), Predictions::Values(b)) => a.iter().zip(b).filter(|(a, b)| a != b).count(),
         (Predictions::Tags(a), Predictions::Tags(b)) => a.iter().zip(b).filter(|(a, b)| a != b).count(),
         (Predictions::Answers(a), Predictions::Answers(b)) => a.iter().zip(b).filter(|(a, b)| a.0 != b.0).count(),
         _ => usize::MAX,

@@ -427,7 +427,8 @@ impl From<&Evaluation> for Measured {
         let mut metrics = Metrics::from([((*metric).to_owned(), *value)]);
         let mut counted = *examples;
         match details {
-            Details::Classification(_) => {}
+            Details::Classification(_) | Details::Values(_) => {}
+            Details::MultiLabel(report) => counted = report.overall.support,
             Details::Entities(report) => counted = report.overall.support,
             Details::Squad(report) => {
                 metrics.insert("em".to_owned(), report.exact_match);

@@ -24,6 +24,34 @@ pub(crate) fn all(data: &TaskData, before: &Predictions, after: &Predictions) ->
             })
             .collect()
         }
+        (Dataset::MultiLabel(data), Predictions::LabelSets(before), Predictions::LabelSets(after)) => {
+            let list = |set: &Vec<usize>| match set[..] {
+                [] => "no label".to_owned(),
+                _ => set.iter().map(|&label| name(labels, label)).collect::<Vec<_>>().join(", "),
+            };
+            let answer = |set| Answer { label: list(set), confidence: None };
+            let rows = data.examples.iter().zip(&data.sets).zip(before.iter().zip(after));
+            rows.map(|((example, gold), (before, after))| Change {
+                text: example.text.clone(),
+                gold: gold.as_ref().map(list),
+                before: answer(before),
+                after: answer(after),
+            })
+            .collect()
+        }
+        (Dataset::Values(data), Predictions::Values(before), Predictions::Values(after)) => {
+            let answer = |value: &f64| Answer { label: format!("{value:.3}"), confidence: None };
+            let rows = data.examples.iter().zip(&data.values).zip(before.iter().zip(after));
+            rows.map(|((example, gold), (before, after))| {
+                let text = match &example.text2 {
+                    Some(second) => format!("{} | {second}", example.text),
+                    None => example.text.clone(),
+                };
+                let gold = gold.map(|value| format!("{value:.3}"));
+                Change { text, gold, before: answer(before), after: answer(after) }
+            })
+            .collect()
+        }
         (Dataset::Ner(data), Predictions::Tags(before), Predictions::Tags(after)) => {
             let rows = data.sentences.iter().zip(before.iter().zip(after));
             rows.map(|(sentence, (before, after))| {

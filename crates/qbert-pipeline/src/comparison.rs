@@ -198,7 +198,15 @@ fn renumbered(predictions: Predictions, columns: &[usize]) -> Predictions {
         Predictions::Tags(found) => Predictions::Tags(
             found.into_iter().map(|tags| tags.into_iter().map(|tag| columns[tag]).collect()).collect(),
         ),
-        answers @ Predictions::Answers(_) => answers,
+        Predictions::LabelSets(found) => {
+            let renumber = |set: Vec<usize>| {
+                let mut set: Vec<usize> = set.into_iter().map(|label| columns[label]).collect();
+                set.sort_unstable();
+                set
+            };
+            Predictions::LabelSets(found.into_iter().map(renumber).collect())
+        }
+        same @ (Predictions::Answers(_) | Predictions::Values(_)) => same,
     }
 }
 
@@ -213,6 +221,14 @@ fn agreement(before: &Predictions, after: &Predictions) -> Agreement {
         }
         (Predictions::Answers(one), Predictions::Answers(other)) => {
             ("answers", one.iter().zip(other).filter(|(a, b)| a.0 == b.0).count(), one.len())
+        }
+        (Predictions::LabelSets(one), Predictions::LabelSets(other)) => {
+            ("sets of labels", one.iter().zip(other).filter(|(a, b)| a == b).count(), one.len())
+        }
+        (Predictions::Values(one), Predictions::Values(other)) => {
+            // To three digits, as they are shown.
+            let same = |(a, b): &(&f64, &f64)| (**a - **b).abs() < 5e-4;
+            ("values", one.iter().zip(other).filter(same).count(), one.len())
         }
         // Both come from the same task.
         _ => ("answers", 0, 0),

@@ -41,6 +41,7 @@ pub(crate) fn data_for(shared: &mut SharedData, session: &Session, data: &DataSo
         head: session.head(),
         unsupported: None,
         labels: session.labels(),
+        problem: session.problem(),
         max_positions: session.config().max_positions,
         tokenizer: session.tokenizer(),
     };

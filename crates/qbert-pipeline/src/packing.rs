@@ -275,13 +275,13 @@ pub fn write_companions(checkpoint: &Path, plan: &Plan, directory: &Path) -> Res
 /// A number that is not a width.
 pub fn plan_by_widths(config: &Config, widths: &PartWidths) -> Result<Plan> {
     let groups = GroupSpec::default_for(config.hidden_size.min(config.intermediate_size));
-    let mut plan = Plan::uniform(config.layers, widths.layers, groups, widths.range);
+    let mut plan = Plan::uniform(config.distinct_layers(), widths.layers, groups, widths.range);
     if let Some(middle) = widths.middle_layers {
-        for layer in middle_layers(config.layers) {
+        for layer in middle_layers(config.distinct_layers()) {
             plan = plan.with_layer_bits(layer, middle)?;
         }
     }
-    let groups = GroupSpec::default_for(config.hidden_size);
+    let groups = GroupSpec::default_for(config.embedding_size);
     let table = |bits| SitePlan { bits, groups, range: widths.range };
     let (word, rest) = (table(widths.word_embedding), table(widths.other_embeddings));
     let activation = ActivationPlan { bits: widths.activations, range: RangeMethod::MinMax };

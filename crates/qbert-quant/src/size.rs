@@ -55,13 +55,15 @@ pub struct TransformerDimensions {
     pub vocabulary: usize,
     /// Positions.
     pub positions: usize,
-    /// Token types.
+    /// Token types; 0 for a model without that table.
     pub types: usize,
+    /// Width of the tables; usually that of the hidden states.
+    pub embedding: usize,
     /// Width of the hidden states.
     pub hidden: usize,
     /// Width of the feed-forward network.
     pub intermediate: usize,
-    /// Encoder layers.
+    /// Encoder layers that have weights of their own.
     pub layers: usize,
     /// Attention heads.
     pub heads: usize,
@@ -76,7 +78,7 @@ impl ModelShape {
         let table = |table: Embedding, rows: usize| SitedTensor {
             site: Site::Embedding(table),
             rows,
-            cols: hidden,
+            cols: dimensions.embedding,
             axis: Axis::Columns,
             companions: 0,
         };
@@ -97,7 +99,7 @@ impl ModelShape {
         ];
         let matrices = (0..dimensions.layers).flat_map(|layer| Matrix::ALL.map(|name| matrix(layer, name)));
         Self {
-            tensors: tables.into_iter().chain(matrices).collect(),
+            tensors: tables.into_iter().filter(|table| table.rows > 0).chain(matrices).collect(),
             layers: dimensions.layers,
             heads: dimensions.heads,
             uncounted: dimensions.uncounted,

@@ -91,6 +91,7 @@ fn bert_base() -> ModelShape {
         vocabulary: 30_522,
         positions: 512,
         types: 2,
+        embedding: 768,
         hidden: 768,
         intermediate: 3072,
         layers: 12,

@@ -206,6 +206,7 @@ fn encoder(dimensions: Dimensions, numbers: &[i32], random: &mut Random) -> Vec<
         vocabulary: 100,
         positions: 64,
         types: 2,
+        embedding: hidden,
         hidden,
         intermediate,
         layers,

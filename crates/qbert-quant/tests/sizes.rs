@@ -19,6 +19,7 @@ fn bert_base(vocabulary: usize) -> ModelShape {
         vocabulary,
         positions: 512,
         types: 2,
+        embedding: 768,
         hidden: 768,
         intermediate: 3072,
         layers: 12,

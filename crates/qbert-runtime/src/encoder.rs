@@ -17,11 +17,11 @@ mod layer;
 use qbert_kernels::Compute;
 use qbert_kernels::int::NormOutput;
 use qbert_model::PackedModel;
-use qbert_model::family::{NormPlacement, Positions};
+use qbert_model::family::NormPlacement;
 
 use crate::error::{Error, Result};
 use crate::state::{Shape, State, room};
-use crate::weights::{OpenTable, Table, Weights};
+use crate::weights::{OpenTable, Weights};
 
 /// Tokens of an embedding task.
 const EMBEDDING_ROWS: usize = 16;
@@ -78,7 +78,9 @@ impl Encoder {
         if let Some(id) = tokens.ids.iter().find(|&&id| id as usize >= config.vocab_size) {
             return problem(format!("token id {id}, but the model's vocabulary has {}", config.vocab_size));
         }
-        if let Some(segment) = tokens.segments.iter().find(|&&segment| usize::from(segment) >= config.type_vocab_size) {
+        let types = config.type_vocab_size;
+        // Without a table of types there is nothing to look up, as in `transformers`.
+        if let Some(segment) = tokens.segments.iter().find(|&&segment| types > 0 && usize::from(segment) >= types) {
             return problem(format!("token type {segment}, but the model has {}", config.type_vocab_size));
         }
         Ok(())
@@ -86,8 +88,8 @@ impl Encoder {
 
     /// Computes a state from tokens that were checked.
     pub(crate) fn run(&self, tokens: &Tokens<'_>, scope: Scope, state: &mut State) {
-        state.begin(tokens);
         let config = self.model.config();
+        state.begin(config, tokens);
         let (count, width) = (tokens.ids.len(), config.hidden_size);
         state.shape = Shape { rows: count, width, ..Shape::default() };
         if count == 0 {
@@ -101,9 +103,12 @@ impl Encoder {
         for (index, layer) in self.weights.layers.iter().enumerate() {
             let next = self.weights.layers.get(index + 1).and_then(|next| next.quantizers).map(|next| next.input);
             let only_first = only_first && index == last;
+            let weights = &layer.weights;
             match (config.family.norm_placement, layer.quantizers) {
-                (NormPlacement::AfterResidual, Some(own)) => self.layer_in_codes(layer, &own, next, only_first, state),
-                (NormPlacement::AfterResidual, None) => self.layer_in_floats(layer, only_first, state),
+                (NormPlacement::AfterResidual, Some(own)) => {
+                    self.layer_in_codes(weights, &own, next, only_first, state);
+                }
+                (NormPlacement::AfterResidual, None) => self.layer_in_floats(weights, only_first, state),
             }
         }
         if scope != Scope::Hidden {
@@ -111,31 +116,41 @@ impl Encoder {
         }
     }
 
-    /// `hidden = LayerNorm(word + position + type)`, and its codes.
+    /// `hidden = LayerNorm(word + position + type)`, through the projection where there is one, and its codes.
     fn embed(&self, tokens: &Tokens<'_>, state: &mut State) {
         let (compute, config) = (&self.compute, self.model.config());
-        let (count, width) = (tokens.ids.len(), config.hidden_size);
-        let [word, position, token_type] =
-            self.weights.embedding.each_ref().map(|table: &Table| table.open(&self.model));
-        let hidden = room(&mut state.hidden, count * width);
-        let positions = &state.positions;
-        compute.threads().for_each_chunk([&mut *hidden], [EMBEDDING_ROWS * width], |task, [rows]| {
+        let (count, width) = (tokens.ids.len(), config.embedding_size);
+        let Weights { word, position, token_type, projection, .. } = &self.weights;
+        let (word, position) = (word.open(&self.model), position.open(&self.model));
+        let token_type = token_type.as_ref().map(|table| table.open(&self.model));
+        let State { hidden, embedded, positions, codes, .. } = state;
+        let (sum, hidden) = if projection.is_some() { (embedded, Some(hidden)) } else { (hidden, None) };
+        let embedded = room(sum, count * width);
+        compute.threads().for_each_chunk([&mut *embedded], [EMBEDDING_ROWS * width], |task, [rows]| {
             for (index, row) in rows.chunks_exact_mut(width).enumerate() {
                 let token = task * EMBEDDING_ROWS + index;
                 self.look_up(&word, tokens.ids[token] as usize, false, row);
-                match config.family.positions {
-                    Positions::Learned => self.look_up(&position, positions[token] as usize, true, row),
+                self.look_up(&position, positions[token] as usize, true, row);
+                if let Some(token_type) = &token_type {
+                    self.look_up(token_type, usize::from(tokens.segments[token]), true, row);
                 }
-                self.look_up(&token_type, usize::from(tokens.segments[token]), true, row);
             }
         });
         let input = self.weights.layers.first().and_then(|layer| layer.quantizers);
         let codes = input.map(|quantizers| {
-            state.codes.input.resize(count);
-            (&mut state.codes.input, quantizers.input)
+            codes.input.resize(count);
+            (&mut codes.input, quantizers.input)
         });
         let norm = self.weights.embedding_norm.with(config.layer_norm_eps);
-        compute.norm_to_codes(NormOutput { norm, hidden, codes });
+        let Some((projection, hidden)) = projection.as_ref().zip(hidden) else {
+            return compute.norm_to_codes(NormOutput { norm, hidden: embedded, codes });
+        };
+        compute.norm_to_codes(NormOutput { norm, hidden: &mut *embedded, codes: None });
+        let hidden = room(hidden, count * config.hidden_size);
+        floats::multiply(compute, &projection.weight, &projection.bias, embedded, hidden);
+        if let Some((codes, quantizer)) = codes {
+            compute.quantize(hidden, codes, quantizer);
+        }
     }
 
     /// Writes a row of a table, or adds it.

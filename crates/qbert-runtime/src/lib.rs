@@ -68,14 +68,14 @@ pub use error::{Error, Result};
 pub use hidden::{HiddenStates, Token};
 pub use input::Input;
 pub use options::SessionOptions;
-pub use predict::{Answers, Classification, LabelScore, Prediction, Tagging, Warning};
+pub use predict::{Answers, Classification, LabelScore, LabelSet, Prediction, Score, Tagging, Warning};
 pub use session::Session;
 pub use state::Output;
 pub use vectors::Vectors;
 
 // Types of other crates that appear in signatures here.
 pub use qbert_kernels::{Compute, KernelError, Kernels, Threads};
-pub use qbert_model::{Config, Error as ModelError, Head, PackedModel, Storage};
+pub use qbert_model::{Config, Error as ModelError, Head, PackedModel, Problem, Storage};
 pub use qbert_quant::Plan;
 pub use qbert_tasks::ner::Entity;
 pub use qbert_tasks::qa::Answer;

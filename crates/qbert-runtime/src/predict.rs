@@ -7,17 +7,19 @@
 mod answer;
 mod classify;
 mod tag;
+mod values;
 
 use std::fmt;
 use std::path::PathBuf;
 
-use qbert_model::Head;
+use qbert_model::{Head, Problem};
 use qbert_tasks::{Encoded, Kind, Task};
 use serde::Serialize;
 
 pub use answer::Answers;
 pub use classify::{Classification, LabelScore};
 pub use tag::Tagging;
+pub use values::{LabelSet, Score};
 
 use crate::encoder::Scope;
 use crate::error::{Error, Result};
@@ -31,6 +33,10 @@ use crate::session::Session;
 pub enum Prediction {
     /// The label of a text or a pair of texts.
     Classification(Classification),
+    /// Any number of labels of a text.
+    LabelSet(LabelSet),
+    /// The value of a text or a pair of texts.
+    Score(Score),
     /// The entities of a text or a list of words.
     Tagging(Tagging),
     /// The answers to a question.
@@ -133,8 +139,18 @@ impl Session {
         match self.head() {
             Head::None => inputs.iter().map(|input| Err(self.wrong_task(input.describe()))).collect(),
             Head::SequenceClassification => {
-                let results = self.run_each::<_, classify::EncodedText>(self.sources(&inputs, classify::source));
-                wrapped(results, Prediction::Classification)
+                let sources = self.sources(&inputs, classify::source);
+                match self.problem() {
+                    Problem::SingleLabel => {
+                        wrapped(self.run_each::<_, classify::EncodedText>(sources), Prediction::Classification)
+                    }
+                    Problem::MultiLabel => {
+                        wrapped(self.run_each::<_, values::EncodedLabels>(sources), Prediction::LabelSet)
+                    }
+                    Problem::Regression => {
+                        wrapped(self.run_each::<_, values::EncodedValue>(sources), Prediction::Score)
+                    }
+                }
             }
             Head::TokenClassification => {
                 let source = |input| tag::source(input, self.tokenizer().ideographs());
@@ -187,7 +203,7 @@ impl Session {
             Input::Pair { .. } => self.check_pair().map(|()| None),
             Input::Text { .. } => Ok(self
                 .task()
-                .filter(|task| task.kind() == Kind::Pair)
+                .filter(|task| matches!(task.kind(), Kind::Pair | Kind::ScorePair))
                 .map(|task| Warning::MissingSecondText { path: self.model().path().to_owned(), task })),
             _ => Ok(None),
         }
@@ -196,7 +212,7 @@ impl Session {
     /// Refuses pairs where the model was trained on single texts.
     fn check_pair(&self) -> Result<()> {
         match self.task() {
-            Some(task) if task.kind() == Kind::Classify => {
+            Some(task) if matches!(task.kind(), Kind::Classify | Kind::MultiLabel | Kind::Score) => {
                 Err(Error::SingleTexts { path: self.model().path().to_owned(), task })
             }
             _ => Ok(()),

@@ -15,8 +15,10 @@ const LARGEST_KEPT: usize = 128 << 20;
 /// Buffers that only grow. A `[rows, width]` matrix occupies the beginning of its buffer.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Position of each token in its sequence.
+    /// The position embedding's row of each token.
     pub(crate) positions: Vec<u32>,
+    /// The embeddings in front of their projection, where there is one.
+    pub(crate) embedded: Vec<f32>,
     /// The residual stream.
     pub(crate) hidden: Vec<f32>,
     pub(crate) codes: CodeBuffers,
@@ -76,6 +78,7 @@ impl State {
         let codes = || Codes::new(config.hidden_size);
         Self {
             positions: Vec::new(),
+            embedded: Vec::new(),
             hidden: Vec::new(),
             codes: CodeBuffers {
                 input: codes(),
@@ -100,7 +103,7 @@ impl State {
         let CodeBuffers { input, query, key, value, context, middle, inner } = &self.codes;
         let codes: usize = [input, query, key, value, context, middle, inner].iter().map(|codes| codes.bytes()).sum();
         let FloatBuffers { read, result, query, key, value, context, probabilities, head_contexts } = &self.floats;
-        let own = [&self.hidden, &self.first_tokens, &self.pooled, &self.logits];
+        let own = [&self.hidden, &self.embedded, &self.first_tokens, &self.pooled, &self.logits];
         let floats = [read, result, query, key, value, context, probabilities, head_contexts];
         let floats: usize = own.iter().chain(&floats).map(|buffer| buffer.capacity()).sum();
         codes + floats * size_of::<f32>()
@@ -111,12 +114,13 @@ impl State {
     }
 
     /// Stores the positions and offsets of a request.
-    pub(crate) fn begin(&mut self, tokens: &Tokens<'_>) {
+    pub(crate) fn begin(&mut self, config: &Config, tokens: &Tokens<'_>) {
         self.offsets.clear();
         self.offsets.extend_from_slice(tokens.offsets);
         self.positions.clear();
         for pair in tokens.offsets.windows(2) {
-            self.positions.extend((0..pair[1] - pair[0]).map(|position| position as u32));
+            let rows = config.position_rows_of(&tokens.ids[pair[0]..pair[1]]);
+            self.positions.extend(rows.map(|row| row as u32));
         }
     }
 }

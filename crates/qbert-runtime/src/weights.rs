@@ -8,9 +8,10 @@
 //! here, once, and the model takes as much memory as one in f32.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use qbert_kernels::int::{EmbeddingTable, LinearParams, Quantizer};
-use qbert_kernels::{Compute, LayerNorm};
+use qbert_kernels::{Compute, DistanceBias, LayerNorm};
 use qbert_model::packed::{LayerActivations, PackedGroups, PackedModel, PackedSite};
 use qbert_model::{Module, Role};
 use qbert_quant::{ActivationParams, Embedding, Matrix, Site};
@@ -20,8 +21,16 @@ use crate::error::{Error, Result};
 /// All weights of a model.
 #[derive(Debug)]
 pub(crate) struct Weights {
-    pub(crate) embedding: [Table; 3],
+    pub(crate) word: Table,
+    pub(crate) position: Table,
+    /// `None` for a model without token types.
+    pub(crate) token_type: Option<Table>,
     pub(crate) embedding_norm: Norm,
+    /// From the embeddings' width to the encoder's.
+    pub(crate) projection: Option<Dense>,
+    /// What attention adds to its scores.
+    pub(crate) bias: Option<DistanceBias>,
+    /// The layers as they are computed.
     pub(crate) layers: Vec<Layer>,
     pub(crate) pooler: Option<Dense>,
     pub(crate) head: Option<Dense>,
@@ -30,6 +39,15 @@ pub(crate) struct Weights {
 /// One encoder layer.
 #[derive(Debug)]
 pub(crate) struct Layer {
+    /// Its weights, which other layers may have as well.
+    pub(crate) weights: Arc<LayerWeights>,
+    /// `None` where activations stay in f32.
+    pub(crate) quantizers: Option<Quantizers>,
+}
+
+/// The weights of an encoder layer.
+#[derive(Debug)]
+pub(crate) struct LayerWeights {
     /// Query, key and value.
     pub(crate) attention: [Linear; 3],
     pub(crate) attention_output: Linear,
@@ -37,8 +55,6 @@ pub(crate) struct Layer {
     pub(crate) output: Linear,
     pub(crate) attention_norm: Norm,
     pub(crate) output_norm: Norm,
-    /// `None` where activations stay in f32.
-    pub(crate) quantizers: Option<Quantizers>,
 }
 
 /// How the activations of a layer are quantized.
@@ -151,7 +167,7 @@ impl Norm {
     }
 }
 
-/// A small linear layer in f32: pooler and head.
+/// A small linear layer in f32: pooler, head and the projection of the embeddings.
 #[derive(Debug)]
 pub(crate) struct Dense {
     pub(crate) weight: Vec<f32>,
@@ -170,27 +186,33 @@ impl Dense {
 
 impl Weights {
     pub(crate) fn new(model: &PackedModel, compute: &Compute) -> Result<Self> {
-        let mut embedding = Vec::with_capacity(3);
-        for table in Embedding::ALL {
-            embedding.push(Table::new(model, table)?);
-        }
-        let word = Site::Embedding(Embedding::Word);
-        let embedding: [Table; 3] = embedding.try_into().map_err(|_| missing(model, word))?;
-        let layers = (0..model.config().layers).map(|layer| Layer::new(model, compute, layer));
+        let config = model.config();
+        let types = (config.type_vocab_size > 0).then(|| Table::new(model, Embedding::Type));
+        let stored = (0..config.distinct_layers()).map(|layer| LayerWeights::new(model, compute, layer).map(Arc::new));
+        let stored = stored.collect::<Result<Vec<_>>>()?;
+        let layers = (0..config.layers).map(|layer| Layer {
+            weights: Arc::clone(&stored[config.weights_of(layer)]),
+            quantizers: model.activations().and_then(|all| all.get(layer)).map(Quantizers::from),
+        });
+        let bias = model.layout().role(Module::RelativeBias.weight()).map(|parameter| float(model, parameter.role));
         Ok(Self {
-            embedding,
+            word: Table::new(model, Embedding::Word)?,
+            position: Table::new(model, Embedding::Position)?,
+            token_type: types.transpose()?,
             embedding_norm: Norm::new(model, Module::EmbeddingNorm)?,
-            layers: layers.collect::<Result<_>>()?,
+            projection: Dense::new(model, Module::EmbeddingProjection)?,
+            bias: bias.transpose()?.map(|table| config.distance_bias(&table, config.max_positions)),
+            layers: layers.collect(),
             pooler: Dense::new(model, Module::Pooler)?,
             head: Dense::new(model, Module::Head)?,
         })
     }
 }
 
-impl Layer {
+impl LayerWeights {
     fn new(model: &PackedModel, compute: &Compute, layer: usize) -> Result<Self> {
-        let quantizers = model.activations().and_then(|all| all.get(layer)).map(Quantizers::from);
-        let linear = |matrix| Linear::new(model, compute, Site::Layer(layer, matrix), quantizers.is_some());
+        let quantized = model.activations().is_some();
+        let linear = |matrix| Linear::new(model, compute, Site::Layer(layer, matrix), quantized);
         Ok(Self {
             attention: [linear(Matrix::Query)?, linear(Matrix::Key)?, linear(Matrix::Value)?],
             attention_output: linear(Matrix::AttentionOutput)?,
@@ -198,7 +220,6 @@ impl Layer {
             output: linear(Matrix::Output)?,
             attention_norm: Norm::new(model, Module::AttentionNorm(layer))?,
             output_norm: Norm::new(model, Module::OutputNorm(layer))?,
-            quantizers,
         })
     }
 }

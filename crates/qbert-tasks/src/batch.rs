@@ -7,12 +7,16 @@
 use std::ops::Range;
 
 /// What a model should predict.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Targets {
     /// Nothing: prediction only.
     None,
     /// One label per sequence.
     Sequences(Vec<u32>),
+    /// Any number of labels per sequence, ascending.
+    LabelSets(Vec<Vec<u32>>),
+    /// A value per sequence.
+    Values(Vec<f32>),
     /// One label per token; `None` for tokens without one (special tokens, later pieces of a word).
     Tokens(Vec<Option<u32>>),
     /// First and last token of the answer, counted from the start of each sequence.
@@ -25,6 +29,8 @@ impl Targets {
         match self {
             Self::None => 0,
             Self::Sequences(labels) => labels.len(),
+            Self::LabelSets(sets) => sets.len(),
+            Self::Values(values) => values.len(),
             Self::Tokens(labels) => labels.iter().flatten().count(),
             Self::Spans(spans) => spans.len(),
         }
@@ -32,7 +38,7 @@ impl Targets {
 }
 
 /// Sequences laid end to end.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     /// Token ids of all sequences.
     pub input_ids: Vec<u32>,

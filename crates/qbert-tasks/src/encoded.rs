@@ -1,11 +1,12 @@
 //! A token sequence: what goes into a model.
 //!
-//! A sequence is as long as its text; nothing is padded. Special tokens are added here: `[CLS] a [SEP]` for one text,
-//! `[CLS] a [SEP] b [SEP]` for two, with segment 1 starting at `b`.
+//! A sequence is as long as its text; nothing is padded. Special tokens are added here, those of the tokenizer's frame: in
+//! BERT `[CLS] a [SEP]` for one text, `[CLS] a [SEP] b [SEP]` for two, with segment 1 starting at `b`.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{SpecialIds, Tokenizer};
+use crate::Tokenizer;
+use crate::tokenizer::{Frame, Special};
 
 /// One input sequence, unpadded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,20 +30,33 @@ impl Encoded {
         self.input_ids.is_empty()
     }
 
-    /// `[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`.
-    pub(crate) fn build(special: SpecialIds, first: &[u32], second: Option<&[u32]>) -> Self {
-        let length = first.len() + 2 + second.map_or(0, |second| second.len() + 1);
-        let mut input_ids = Vec::with_capacity(length);
-        input_ids.push(special.cls);
-        input_ids.extend_from_slice(first);
-        input_ids.push(special.sep);
-        let mut segments = vec![0; input_ids.len()];
-        if let Some(second) = second {
-            input_ids.extend_from_slice(second);
-            input_ids.push(special.sep);
-            segments.resize(input_ids.len(), 1);
+    /// One text in its frame, or two.
+    pub(crate) fn build(frame: &Frame, first: &[u32], second: Option<&[u32]>) -> Self {
+        let special = if second.is_some() { frame.pair() } else { frame.single() };
+        let length = special + first.len() + second.map_or(0, <[u32]>::len);
+        let mut encoded =
+            Self { input_ids: Vec::with_capacity(length), segments: Vec::with_capacity(length), removed: 0 };
+        encoded.push_special(&frame.start);
+        encoded.push_text(first, 0);
+        match second {
+            None => encoded.push_special(&frame.end),
+            Some(second) => {
+                encoded.push_special(&frame.between);
+                encoded.push_text(second, frame.second);
+                encoded.push_special(&frame.pair_end);
+            }
         }
-        Self { input_ids, segments, removed: 0 }
+        encoded
+    }
+
+    fn push_special(&mut self, tokens: &[Special]) {
+        self.input_ids.extend(tokens.iter().map(|token| token.id));
+        self.segments.extend(tokens.iter().map(|token| token.segment));
+    }
+
+    fn push_text(&mut self, ids: &[u32], segment: u8) {
+        self.input_ids.extend_from_slice(ids);
+        self.segments.resize(self.input_ids.len(), segment);
     }
 }
 

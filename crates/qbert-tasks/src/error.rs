@@ -258,11 +258,29 @@ pub enum Error {
         /// The token.
         token: &'static str,
     },
+    /// A cell that is no value.
+    #[error("{}, line {line}: {cell:?} is no value", path.display())]
+    NotAValue {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: usize,
+        /// What stands there.
+        cell: String,
+    },
     /// A directory without a vocabulary.
     #[error("{}: the directory has neither tokenizer.json nor vocab.txt", path.display())]
     NoTokenizer {
         /// The directory.
         path: PathBuf,
+    },
+    /// A tokenizer in another form.
+    #[error("{}: the directory has no tokenizer.json, only {file}", path.display())]
+    UnconvertedTokenizer {
+        /// The directory.
+        path: PathBuf,
+        /// What it has.
+        file: &'static str,
     },
     /// A vocabulary that does not belong to the model.
     #[error("{}: the tokenizer has {tokens} tokens, but the model's word embedding has {rows} rows", path.display())]
@@ -417,7 +435,7 @@ impl Error {
                     .to_owned()
             }
             Error::RegressionTarget { .. } => {
-                "qbert does not support regression yet; if the values are classes all the same, set `read.labels` to the list of them"
+                "for values use the task `score` or `score-pair`; if they are classes all the same, set `read.labels` to the list of them"
                     .to_owned()
             }
             Error::MissingLabel { .. } => "add the label, or remove the example".to_owned(),
@@ -440,13 +458,23 @@ impl Error {
             Error::DuplicateId { .. } => "give every question its own id".to_owned(),
             Error::Tokenizer { .. } => "download the checkpoint's tokenizer files again".to_owned(),
             Error::MissingSpecialToken { .. } => {
-                "use the vocabulary that belongs to a BERT checkpoint: it has [PAD], [UNK], [CLS] and [SEP]".to_owned()
+                "use the tokenizer that belongs to the checkpoint: it has [PAD], [UNK], [CLS] and [SEP], or <pad>, <unk>, <s> and </s>"
+                    .to_owned()
             }
             Error::VocabularyTooLarge { .. } => {
                 "they belong to different models: copy tokenizer.json or vocab.txt from the original checkpoint"
                     .to_owned()
             }
+            Error::NotAValue { .. } => {
+                "values are numbers such as 3.5; for names of classes use the task `classify` or `pair`".to_owned()
+            }
             Error::NoTokenizer { .. } => "copy one of them from the original checkpoint".to_owned(),
+            Error::UnconvertedTokenizer { path, .. } => {
+                let path = path.display();
+                format!(
+                    "convert it once, with transformers: python -c \"import sys, transformers as t; t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])\" {path}"
+                )
+            }
             Error::VocabularyMismatch { .. } => "they belong to different models: remove the wrong one".to_owned(),
             Error::TokenizerClass { .. } => {
                 "convert the tokenizer to a tokenizer.json, if its class has one, or use another checkpoint".to_owned()

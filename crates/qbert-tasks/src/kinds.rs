@@ -1,6 +1,6 @@
 //! The list of kinds of work, and everything that goes by kind.
 //!
-//! A kind is a module (`classify`, `ner`, `qa`) that owns its whole way: reading files, encoding examples, decoding
+//! A kind is a module (`classify`, `multilabel`, `values`, `ner`, `qa`) that owns its whole way: reading files, encoding examples, decoding
 //! scores, scoring predictions. This file only lists the modules, one line each in every `match`; the rest of the
 //! workspace asks [`Kind::profile`], [`Dataset`], [`crate::Features`] and [`Predictions`] and never matches on a kind
 //! to compute. To add one, write the module and let the compiler find the lines that are missing here.
@@ -16,9 +16,11 @@ use crate::classify::{self, ClassificationReport, ClassifyData};
 use crate::encoded::Encoded;
 use crate::metrics::NamedScores;
 use crate::metrics::outcomes::Outcomes;
+use crate::multilabel::{self, MultiLabelData, MultiLabelReport};
 use crate::ner::{self, EntityReport, NerData, NerWindow};
 use crate::qa::{self, QaData, QaOptions, QaWindow, SquadReport};
 use crate::stats::{DataStatistics, ExampleLengths};
+use crate::values::{self, ValueData, ValueReport};
 use crate::{Error, Labels, ReadOptions, Result, Task, Tokenizer};
 
 /// What kind of features, head and metric a task needs.
@@ -29,6 +31,12 @@ pub enum Kind {
     Classify,
     /// One label for two texts.
     Pair,
+    /// Any number of labels for one text.
+    MultiLabel,
+    /// A value for one text.
+    Score,
+    /// A value for two texts.
+    ScorePair,
     /// One tag for each word.
     Ner,
     /// One span of the context.
@@ -41,6 +49,9 @@ impl Kind {
         match self {
             Kind::Classify => &classify::TEXTS,
             Kind::Pair => &classify::PAIRS,
+            Kind::MultiLabel => &multilabel::PROFILE,
+            Kind::Score => &values::TEXTS,
+            Kind::ScorePair => &values::PAIRS,
             Kind::Ner => &ner::PROFILE,
             Kind::Qa => &qa::PROFILE,
         }
@@ -63,6 +74,10 @@ pub enum InputShape {
 pub enum Output {
     /// One row of label scores per sequence.
     Sequence,
+    /// One row of scores per sequence, each of which decides about its own label.
+    LabelSet,
+    /// One value per sequence.
+    Value,
     /// One row of label scores per token.
     Token,
     /// A start and an end score per token.
@@ -73,7 +88,7 @@ impl Output {
     /// How many rows of scores a sequence of `tokens` tokens has.
     pub fn rows(self, tokens: usize) -> usize {
         match self {
-            Output::Sequence => 1,
+            Output::Sequence | Output::LabelSet | Output::Value => 1,
             Output::Token | Output::Span => tokens,
         }
     }
@@ -162,10 +177,14 @@ impl LeftOut {
 }
 
 /// A task's examples, whatever kind they are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Dataset {
     /// Of `sst2`, `mnli`, `classify`, `pair`.
     Classify(ClassifyData),
+    /// Of `multilabel`.
+    MultiLabel(MultiLabelData),
+    /// Of `score`, `score-pair`.
+    Values(ValueData),
     /// Of `conll03`, `ner`.
     Ner(NerData),
     /// Of `squad`, `qa`.
@@ -176,6 +195,8 @@ impl Dataset {
     pub(crate) fn read(task: Task, paths: &[&Path], options: &ReadOptions) -> Result<Self> {
         match task.kind() {
             Kind::Classify | Kind::Pair => classify::read(task, paths, options).map(Self::Classify),
+            Kind::MultiLabel => multilabel::read(task, paths, options).map(Self::MultiLabel),
+            Kind::Score | Kind::ScorePair => values::read(task, paths, options).map(Self::Values),
             Kind::Ner => ner::read(task, paths, options).map(Self::Ner),
             Kind::Qa => qa::read(paths, options.require_labels).map(Self::Qa),
         }
@@ -184,6 +205,8 @@ impl Dataset {
     pub(crate) fn examples(&self) -> &dyn Examples {
         match self {
             Self::Classify(data) => data,
+            Self::MultiLabel(data) => data,
+            Self::Values(data) => data,
             Self::Ner(data) => data,
             Self::Qa(data) => data,
         }
@@ -214,7 +237,11 @@ impl Dataset {
     /// # Errors
     /// Never for data that a reader returned.
     pub fn output_names(&self) -> Result<Labels> {
-        self.labels().map_or_else(|| Labels::new(["start", "end"]), |labels| Ok(labels.clone()))
+        match (self.labels(), self) {
+            (Some(labels), _) => Ok(labels.clone()),
+            (None, Self::Values(_)) => Labels::new([values::OUTPUT_NAME]),
+            (None, _) => Labels::new(["start", "end"]),
+        }
     }
 
     /// A copy of the first `count` examples, in the order of the files. The labels are those of all examples.
@@ -222,6 +249,8 @@ impl Dataset {
     pub fn first(&self, count: usize) -> Self {
         match self {
             Self::Classify(data) => Self::Classify(data.first(count)),
+            Self::MultiLabel(data) => Self::MultiLabel(data.first(count)),
+            Self::Values(data) => Self::Values(data.first(count)),
             Self::Ner(data) => Self::Ner(data.first(count)),
             Self::Qa(data) => Self::Qa(data.first(count)),
         }
@@ -231,6 +260,8 @@ impl Dataset {
     pub fn metric(&self) -> &'static str {
         match self {
             Self::Classify(_) => classify::METRIC,
+            Self::MultiLabel(_) => multilabel::METRIC,
+            Self::Values(_) => values::METRIC,
             Self::Ner(_) => ner::METRIC,
             Self::Qa(_) => qa::METRIC,
         }
@@ -240,6 +271,8 @@ impl Dataset {
     pub fn output(&self) -> Output {
         match self {
             Self::Classify(_) => classify::TEXTS.output,
+            Self::MultiLabel(_) => multilabel::PROFILE.output,
+            Self::Values(_) => values::TEXTS.output,
             Self::Ner(_) => ner::PROFILE.output,
             Self::Qa(_) => qa::PROFILE.output,
         }
@@ -250,6 +283,8 @@ impl Dataset {
 #[derive(Debug)]
 pub(crate) enum Encoding {
     Classify(Vec<Option<usize>>),
+    MultiLabel(Vec<Option<Vec<usize>>>),
+    Values(Vec<Option<f64>>),
     Ner(Vec<NerWindow>),
     Qa(Vec<QaWindow>),
 }
@@ -261,6 +296,14 @@ impl Encoding {
                 let features = classify::encode_all(tokenizer, &data.examples, max_len)?;
                 let labels = features.iter().map(|feature| feature.label).collect();
                 (features.into_iter().map(|feature| feature.encoded).collect(), Self::Classify(labels))
+            }
+            Dataset::MultiLabel(data) => {
+                let features = classify::encode_all(tokenizer, &data.examples, max_len)?;
+                (features.into_iter().map(|feature| feature.encoded).collect(), Self::MultiLabel(data.sets.clone()))
+            }
+            Dataset::Values(data) => {
+                let features = classify::encode_all(tokenizer, &data.examples, max_len)?;
+                (features.into_iter().map(|feature| feature.encoded).collect(), Self::Values(data.values.clone()))
             }
             Dataset::Ner(data) => {
                 let windows = ner::encode_all(tokenizer, &data.sentences, max_len)?;
@@ -278,6 +321,8 @@ impl Encoding {
     pub(crate) fn targets(&self, indices: &[usize]) -> Result<Targets> {
         match self {
             Self::Classify(labels) => classify::targets(labels, indices),
+            Self::MultiLabel(sets) => multilabel::targets(sets, indices),
+            Self::Values(values) => values::targets(values, indices),
             Self::Ner(windows) => Ok(ner::targets(windows, indices)),
             Self::Qa(windows) => qa::targets(windows, indices),
         }
@@ -289,6 +334,13 @@ impl Encoding {
             (Dataset::Classify(_), Self::Classify(_)) => Predictions::Labels(
                 scores.iter().map(|row| classify::decode(row)).map(|c| (c.label, c.probability())).collect(),
             ),
+            (Dataset::MultiLabel(_), Self::MultiLabel(_)) => {
+                Predictions::LabelSets(scores.iter().map(|row| multilabel::decode(row).0).collect())
+            }
+            (Dataset::Values(_), Self::Values(_)) => {
+                let value = |row: &Vec<f32>| row.first().copied().map_or(0.0, f64::from);
+                Predictions::Values(scores.iter().map(value).collect())
+            }
             (Dataset::Ner(data), Self::Ner(windows)) => {
                 Predictions::Tags(ner::predict(data, windows, scores, outputs)?)
             }
@@ -303,6 +355,10 @@ impl Encoding {
 pub enum Predictions {
     /// The label of each text and its probability.
     Labels(Vec<(usize, f64)>),
+    /// The labels of each text.
+    LabelSets(Vec<Vec<usize>>),
+    /// The value of each text.
+    Values(Vec<f64>),
     /// The tag of each word of each sentence.
     Tags(Vec<Vec<usize>>),
     /// The answer to each question and its probability; empty where there is none.
@@ -317,6 +373,8 @@ impl Predictions {
     pub fn score(&self, dataset: &Dataset, labels: &Labels) -> Result<Evaluation> {
         let mut evaluation = match (dataset, self) {
             (Dataset::Classify(data), Self::Labels(found)) => classify::score(data, found, labels)?,
+            (Dataset::MultiLabel(data), Self::LabelSets(found)) => multilabel::score(data, found, labels)?,
+            (Dataset::Values(data), Self::Values(found)) => values::score(data, found)?,
             (Dataset::Ner(data), Self::Tags(found)) => ner::score(data, found, labels)?,
             (Dataset::Qa(data), Self::Answers(found)) => qa::score(data, found),
             _ => return Err(Error::OtherKind),
@@ -355,6 +413,10 @@ pub struct Evaluation {
 pub enum Details {
     /// One label per text.
     Classification(ClassificationReport),
+    /// Any number of labels per text.
+    MultiLabel(MultiLabelReport),
+    /// Values.
+    Values(ValueReport),
     /// Entities.
     Entities(EntityReport),
     /// Answers.
@@ -366,8 +428,9 @@ impl Details {
     pub fn per_class(&self) -> &[NamedScores] {
         match self {
             Self::Classification(report) => &report.per_class,
+            Self::MultiLabel(report) => &report.per_class,
             Self::Entities(report) => &report.per_type,
-            Self::Squad(_) => &[],
+            Self::Values(_) | Self::Squad(_) => &[],
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{Error, Kind, Labels};
 
 /// A task by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Task {
     /// GLUE SST-2: sentiment of one sentence, `sentence<TAB>label`.
     Sst2,
@@ -28,6 +28,12 @@ pub enum Task {
     Classify,
     /// A user's own sentence-pair classification file.
     Pair,
+    /// A user's own file of texts with any number of labels each.
+    Multilabel,
+    /// A user's own file of texts with a value each.
+    Score,
+    /// A user's own file of pairs of texts with a value each.
+    ScorePair,
     /// A user's own CoNLL-style columns, any entity types.
     Ner,
     /// A user's own file in SQuAD's JSON layout.
@@ -36,8 +42,19 @@ pub enum Task {
 
 impl Task {
     /// Every task, in the order of help texts.
-    pub const ALL: [Task; 8] =
-        [Task::Sst2, Task::Mnli, Task::Conll03, Task::Squad, Task::Classify, Task::Pair, Task::Ner, Task::Qa];
+    pub const ALL: [Task; 11] = [
+        Task::Sst2,
+        Task::Mnli,
+        Task::Conll03,
+        Task::Squad,
+        Task::Classify,
+        Task::Pair,
+        Task::Multilabel,
+        Task::Score,
+        Task::ScorePair,
+        Task::Ner,
+        Task::Qa,
+    ];
 
     /// The name on the command line and in files.
     pub fn name(self) -> &'static str {
@@ -48,6 +65,9 @@ impl Task {
             Task::Squad => "squad",
             Task::Classify => "classify",
             Task::Pair => "pair",
+            Task::Multilabel => "multilabel",
+            Task::Score => "score",
+            Task::ScorePair => "score-pair",
             Task::Ner => "ner",
             Task::Qa => "qa",
         }
@@ -58,6 +78,9 @@ impl Task {
         match self {
             Task::Sst2 | Task::Classify => Kind::Classify,
             Task::Mnli | Task::Pair => Kind::Pair,
+            Task::Multilabel => Kind::MultiLabel,
+            Task::Score => Kind::Score,
+            Task::ScorePair => Kind::ScorePair,
             Task::Conll03 | Task::Ner => Kind::Ner,
             Task::Squad | Task::Qa => Kind::Qa,
         }
@@ -74,7 +97,14 @@ impl Task {
             Task::Sst2 => &["negative", "positive"],
             Task::Mnli => &["entailment", "neutral", "contradiction"],
             Task::Conll03 => &["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"],
-            Task::Squad | Task::Classify | Task::Pair | Task::Ner | Task::Qa => return None,
+            Task::Squad
+            | Task::Classify
+            | Task::Pair
+            | Task::Multilabel
+            | Task::Score
+            | Task::ScorePair
+            | Task::Ner
+            | Task::Qa => return None,
         };
         Some(Labels::from_fixed(names))
     }

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use qbert_kernels::Compute;
-use qbert_model::{Checkpoint, Head, Parameters};
+use qbert_model::{Checkpoint, Head, Parameters, Problem};
 use qbert_tasks::{DataSource, HeadLabels, LabelSource, Labels, SharedData, Task, TaskData, Tokenizer};
 
 use crate::bert::Bert;
 use crate::error::{Error, Result};
 use crate::fingerprint;
-use crate::loading::{check_length, head_for, headless, labels_of_head, usable};
+use crate::loading::{check_length, head_for, headless, labels_of_head, problem_of, usable};
 use crate::optimizer::OptimizerSettings;
 use crate::random::Stream;
 use crate::trainer::{Outcome, Run, Settings, Trainer, TrainingPrecision, Watch};
@@ -107,10 +107,16 @@ impl TrainingData {
     }
 }
 
+/// What the outputs of a head for a task mean.
+fn problem_for(task: Task) -> Problem {
+    problem_of(task.kind().profile().output)
+}
+
 /// The labels of the checkpoint's head, if it is the kind of head that the task needs.
 fn own_labels(checkpoint: &Checkpoint, task: Task) -> Result<Option<Labels>> {
     let own = checkpoint.labels();
-    if checkpoint.head() != head_for(task) || own.is_empty() {
+    let is_same = checkpoint.head() == head_for(task) && checkpoint.problem() == problem_for(task);
+    if !is_same || own.is_empty() {
         return Ok(None);
     }
     Ok(Some(Labels::new(own)?))
@@ -171,13 +177,16 @@ impl Prepared {
         check_length(max_len, checkpoint.config().max_positions)?;
         let other_head = other_head(job, &checkpoint, &data.train)?;
         let (task, config, labels) = (job.data.task, checkpoint.config(), &data.train.labels);
-        let loaded = match other_head {
-            None => checkpoint.load_for(head_for(task), labels.len())?,
-            Some(_) => checkpoint.load_for_new_head(head_for(task), labels.len())?,
+        // An output that meant something else has to be learned anew.
+        let keeps_head = other_head.is_none() && checkpoint.problem() == problem_for(task);
+        let loaded = if keeps_head {
+            checkpoint.load_for(head_for(task), labels.len())?
+        } else {
+            checkpoint.load_for_new_head(head_for(task), labels.len())?
         };
         let (mut weights, fresh) = (loaded.parameters, loaded.fresh);
         draw_fresh(&mut weights, &fresh, config.initializer_range, job.settings.seed);
-        let bert = Bert::new(config, Arc::clone(weights.layout()))?;
+        let bert = Bert::new(&config.with_problem(problem_for(task)), Arc::clone(weights.layout()))?;
         let identity = serde_json::json!({
             "task": task.name(),
             "model": fingerprint::weights(weights.values()),
@@ -196,7 +205,8 @@ impl Prepared {
         }
         let dataset = self.data.train.features.dataset();
         let other = self.other_head.as_ref().and_then(|head| head.for_dataset(job.data.task, dataset).err());
-        if self.other_head.is_none() && self.checkpoint.head() == head_for(job.data.task) {
+        let is_same = self.checkpoint.problem() == problem_for(job.data.task);
+        if self.other_head.is_none() && is_same && self.checkpoint.head() == head_for(job.data.task) {
             let problem = format!("the head is not complete: the checkpoint has no `{}`", self.fresh.join("`, `"));
             return Some(qbert_model::Error::Head { path: job.model.clone(), problem }.into());
         }

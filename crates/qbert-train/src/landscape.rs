@@ -93,7 +93,7 @@ pub fn landscapes_on(job: &Job, data: Arc<TaskData>, compute: &Compute, watch: W
 }
 
 fn landscapes_of(job: &Job, loaded: &Loaded, compute: &Compute, watch: Watch<'_>) -> Result<LossLandscapes> {
-    let count = loaded.bert.config().layers;
+    let count = loaded.bert.config().distinct_layers();
     if let Some(&layer) = job.layers.iter().find(|&&layer| layer >= count) {
         let rule = "the model has fewer layers than that (they are counted from 0)";
         return Err(Error::Setting { name: "`landscape.layers`", value: layer.to_string(), rule });

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use qbert_kernels::Compute;
-use qbert_model::{Checkpoint, Head, Parameters};
+use qbert_model::{Checkpoint, Head, Parameters, Problem};
 use qbert_tasks::{
     DataSource, Features, HeadLabels, LabelSource, Labels, Output, SharedData, Task, TaskData, Tokenizer,
 };
@@ -16,9 +16,18 @@ use crate::qat::{ModelWeights, Quantization, files};
 /// The head that computes what a task needs: the one place where the two meet.
 pub fn head_of(output: Output) -> Head {
     match output {
-        Output::Sequence => Head::SequenceClassification,
+        Output::Sequence | Output::LabelSet | Output::Value => Head::SequenceClassification,
         Output::Token => Head::TokenClassification,
         Output::Span => Head::QuestionAnswering,
+    }
+}
+
+/// What the head's outputs mean for a task.
+pub fn problem_of(output: Output) -> Problem {
+    match output {
+        Output::Sequence | Output::Token | Output::Span => Problem::SingleLabel,
+        Output::LabelSet => Problem::MultiLabel,
+        Output::Value => Problem::Regression,
     }
 }
 
@@ -39,9 +48,20 @@ fn wrong_head(found: Head, unsupported: Option<&str>, task: Task) -> String {
     }
 }
 
+/// Why a model whose outputs mean something else cannot do a task.
+fn wrong_problem(found: Problem, task: Task) -> Option<String> {
+    let needed = problem_of(task.kind().profile().output);
+    (found != needed).then(|| {
+        let (found, needed) = (found.purpose(), needed.purpose());
+        format!("the model's head is for {found}, but the task {task} needs one for {needed}")
+    })
+}
+
 /// The error for a checkpoint without a head for the task.
 pub fn headless(checkpoint: &Checkpoint, task: Task) -> Error {
-    let problem = wrong_head(checkpoint.head(), checkpoint.unsupported_head(), task);
+    let of_head = wrong_head(checkpoint.head(), checkpoint.unsupported_head(), task);
+    let of_problem = wrong_problem(checkpoint.problem(), task).filter(|_| checkpoint.head() == head_for(task));
+    let problem = of_problem.unwrap_or(of_head);
     qbert_model::Error::Head { path: checkpoint.directory().to_owned(), problem }.into()
 }
 
@@ -63,6 +83,8 @@ pub struct DataReader<'a> {
     pub path: &'a Path,
     /// Its head.
     pub head: Head,
+    /// What its head's outputs mean.
+    pub problem: Problem,
     /// What its head is, if it is none of ours.
     pub unsupported: Option<&'a str>,
     /// What the head's outputs are called; empty for spans.
@@ -121,6 +143,9 @@ impl DataReader<'_> {
         if self.head != head_for(source.task) {
             return Err(self.misfit(wrong_head(self.head, self.unsupported, source.task)));
         }
+        if let Some(problem) = wrong_problem(self.problem, source.task) {
+            return Err(self.misfit(problem));
+        }
         check_length(source.max_len, self.max_positions)
     }
 
@@ -176,6 +201,7 @@ fn with_reader<T>(model: &Path, checkpoint: &Checkpoint, read: impl FnOnce(DataR
     read(DataReader {
         path: model,
         head: checkpoint.head(),
+        problem: checkpoint.problem(),
         unsupported: checkpoint.unsupported_head(),
         labels: &checkpoint.labels(),
         max_positions: checkpoint.config().max_positions,

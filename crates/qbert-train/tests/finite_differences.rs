@@ -52,9 +52,10 @@ fn embedding_sum() {
     let batch = batch(&[1, 9, 4]);
     let [word, position, token_type] = [("word", 11), ("position", 9), ("type", 2)].map(|(n, r)| normal(n, r * hidden));
     let weights = normal("embedding weights", batch.tokens() * hidden);
+    let positions: Vec<u32> = batch.ranges().flat_map(|range| 0..range.len() as u32).collect();
     let forward = |word: &[f32], position: &[f32], token_type: &[f32]| {
         let mut sum = nan(batch.tokens() * hidden);
-        embedding::forward(&compute, Tables { word, position, token_type }, &batch, hidden, &mut sum);
+        embedding::forward(&compute, Tables { word, position, token_type }, &batch, &positions, &mut sum);
         weighted_sum(&weights, &sum)
     };
     let mut d =
@@ -62,7 +63,7 @@ fn embedding_sum() {
     let before = d.clone();
     let [d_word, d_position, d_type] = &mut d;
     let mut gradients = TableGradients { word: d_word, position: d_position, token_type: d_type };
-    embedding::backward(&compute, &batch, hidden, &weights, &mut gradients);
+    embedding::backward(&compute, &batch, &positions, &weights, &mut gradients);
     let [d_word, d_position, d_type] = [0, 1, 2].map(|table| added(&d[table], &before[table]));
     check_gradient("word embedding", OPERATION, &word, &d_word, |word| forward(word, &position, &token_type));
     check_gradient("position embedding", OPERATION, &position, &d_position, |p| forward(&word, p, &token_type));
@@ -124,6 +125,7 @@ fn check_attention(heads: Heads, lengths: &[usize], dropout: Option<Dropout>) {
         d_context: &weights,
         scratch: &mut scratch,
         d_qkv: &mut d_qkv,
+        d_bias: None,
     };
     attention::backward(&compute, heads, &batch, dropout, buffers);
 
@@ -348,4 +350,47 @@ fn cross_entropy_of_spans() {
     let mut gradient = normal("span loss", 20);
     cross_entropy(&mut gradient, &batch, 2, 1.0);
     assert_eq!(gradient[6..8], [0.0, 0.0]);
+}
+
+#[test]
+fn cross_entropy_of_label_sets() {
+    let mut batch = batch(&[3, 1, 5, 2]);
+    batch.targets = Targets::LabelSets(vec![vec![0, 2], vec![], vec![1], vec![0, 1, 2]]);
+    check_loss("label set loss", &batch, 3, 4, 4);
+}
+
+#[test]
+fn squared_error_of_values() {
+    let mut batch = batch(&[3, 1, 5, 2]);
+    batch.targets = Targets::Values(vec![0.5, -2.0, 1.25, 0.0]);
+    check_loss("value loss", &batch, 1, 4, 4);
+}
+
+/// Figures of torch's `BCEWithLogitsLoss` and `MSELoss`, in f64.
+#[test]
+fn losses_of_sets_and_values_are_those_of_torch() {
+    let mut pair = batch(&[2, 1]);
+    pair.targets = Targets::LabelSets(vec![vec![0, 2], vec![]]);
+    let mut logits = [0.5, -1.25, 2.0, -0.75, 0.0, 3.5];
+    let loss = cross_entropy(&mut logits, &pair, 3, 1.0);
+    assert!((loss.mean - 0.910_450_446_919_319_4).abs() < 1e-9, "{}", loss.mean);
+    let expected = [
+        -0.062_923_444_799_690_9,
+        0.037_116_689_804_218_14,
+        -0.019_867_153_670_352_95,
+        0.053_470_216_804_101_17,
+        0.083_333_333_333_333_33,
+        0.161_781_294_874_773_94,
+    ];
+    for (found, expected) in logits.iter().zip(expected) {
+        assert!((f64::from(*found) - expected).abs() < 1e-7, "{found} instead of {expected}");
+    }
+    let mut three = batch(&[2, 1, 3]);
+    three.targets = Targets::Values(vec![1.5, -1.0, 0.25]);
+    let mut logits = [0.5, -1.25, 2.0];
+    let loss = cross_entropy(&mut logits, &three, 1, 1.0);
+    assert!((loss.mean - 1.375).abs() < 1e-9, "{}", loss.mean);
+    for (found, expected) in logits.iter().zip([-2.0 / 3.0, -0.5 / 3.0, 3.5 / 3.0]) {
+        assert!((f64::from(*found) - expected).abs() < 1e-6, "{found} instead of {expected}");
+    }
 }

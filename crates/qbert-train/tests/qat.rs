@@ -102,7 +102,7 @@ fn quantized_weights_are_those_of_qbert_quant_to_the_bit() {
         assert_ne!(quantization.quantized(), masters);
 
         // A step quantizes the rows of the tables that it uses and no other.
-        let used = UsedRows::of([&model.batch]);
+        let used = UsedRows::of(model.bert.config(), [&model.batch]);
         let mut copy = vec![7.0; masters.len()];
         quantization.weights().quantize(&compute, masters, Some(&used), &mut copy).unwrap();
         let tables = model.bert.spans().embeddings.clone();
@@ -132,7 +132,7 @@ fn gradients_pass_where_the_range_holds_the_master() {
     let (plan, masters) = (mixed_plan(3), model.masters.values());
     let mut quantization = model.quantization(&plan);
     quantization.fit(&compute(2), masters).unwrap();
-    let used = UsedRows::of([&model.batch]);
+    let used = UsedRows::of(model.bert.config(), [&model.batch]);
     let mut gradients = vec![1.0; masters.len()];
     quantization.after_backward(&compute(2), masters, (&used, Mask::Clamp), &mut gradients);
     let mut expected = vec![1.0; masters.len()];
@@ -159,7 +159,7 @@ fn gradients_pass_where_the_range_holds_the_master() {
 fn learn(model: &Model, quantization: &mut Quantization, compute: &Compute, mode: Mode) -> (Vec<f32>, Vec<f32>) {
     let (mut activations, mut buffers) = (Activations::for_training(), BackwardBuffers::default());
     let masters = model.masters.values();
-    let used = UsedRows::of([&model.batch]);
+    let used = UsedRows::of(model.bert.config(), [&model.batch]);
     quantization.before_step(compute, masters, 0, &used).unwrap();
     let pass = QuantizedPass { compute, batch: &model.batch, mode };
     quantization.forward(&model.bert, pass, &mut activations).unwrap();

@@ -79,7 +79,7 @@ impl Twin {
         }
         let batch = golden.batch();
         bert.check(&batch).unwrap();
-        let used = UsedRows::of([&batch]);
+        let used = UsedRows::of(bert.config(), [&batch]);
         let mut weights = vec![f32::NAN; masters.values().len()];
         quantization.weights().quantize(&compute, masters.values(), Some(&used), &mut weights).unwrap();
         let mut codes = WeightCodes::default();

@@ -42,8 +42,8 @@
 pub use qbert_pipeline::{Error, ErrorKind, Result};
 pub use qbert_runtime::{
     Answer, Answers, Classification, Compute, Config, EmbedOptions, Embeddings, Entity, Head, HiddenStates, Input,
-    Kernels, LabelScore, Output, PackedModel, Pieces, Pooling, Prediction, Scope, Session, SessionOptions, SpecialIds,
-    Storage, Tagging, Threads, Token, Tokenizer, Tokens, Vectors, Warning,
+    Kernels, LabelScore, LabelSet, Output, PackedModel, Pieces, Pooling, Prediction, Problem, Scope, Score, Session,
+    SessionOptions, SpecialIds, Storage, Tagging, Threads, Token, Tokenizer, Tokens, Vectors, Warning,
 };
 
 /// The whole job: fine-tune, analyze, plan, quantize, pack, evaluate, report.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! score_ij  = Σ_d (Q_id - zq)·(K_jd - zk)                               exact
-//! p_ij      = softmax_j(score_ij · Δq·Δk/√D)                            f32
+//! p_ij      = softmax_j(score_ij · Δq·Δk/√D + bias_ij)                  f32
 //! P_ij      = round_half_even(255 · p_ij)
 //! context   = Δv/255 · Σ_j P_ij·(V_jd - zv)                             exact sum, then quantized
 //! ```
@@ -23,6 +23,7 @@ use super::tile::{PANEL, Rows, Tile};
 use crate::compute::Compute;
 use crate::shared_matrix::SharedMatrix;
 use crate::simd::{Kernel, Simd};
+use crate::softmax::{BiasRows, DistanceBias};
 use buffers::{BITS, Buffers, Shape};
 use std::ops::Range;
 
@@ -39,6 +40,8 @@ pub struct AttentionInput<'a> {
     pub heads: usize,
     /// The first token of every sequence, ascending from 0, and the number of tokens at the end.
     pub starts: &'a [usize],
+    /// What is added to the scaled scores.
+    pub bias: Option<&'a DistanceBias>,
 }
 
 impl AttentionInput<'_> {
@@ -64,6 +67,10 @@ impl AttentionInput<'_> {
             shape.0
         );
         assert!(self.starts.is_sorted(), "sequences do not follow each other");
+        if let Some(bias) = self.bias {
+            let longest = self.starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+            assert!(longest <= bias.longest(), "a sequence of {longest} tokens for a bias of {}", bias.longest());
+        }
     }
 }
 
@@ -167,7 +174,7 @@ impl Head<'_> {
         let tiles = shape.tokens.div_ceil(shape.rows);
         for rows in (0..tiles).map(|tile| share(shape.tokens, tiles, tile)) {
             self.write_scores(rows.clone(), buffers);
-            self.write_probabilities(rows.len(), buffers);
+            self.write_probabilities(rows.clone(), buffers);
             // SAFETY: passed on from the caller.
             unsafe { self.write_context(rows, buffers) };
         }
@@ -250,8 +257,8 @@ impl Head<'_> {
     }
 
     /// From scores to probability codes.
-    fn write_probabilities(&self, rows: usize, buffers: &mut Buffers<'_>) {
-        let shape = self.shape;
+    fn write_probabilities(&self, queries: Range<usize>, buffers: &mut Buffers<'_>) {
+        let (shape, rows) = (self.shape, queries.len());
         let (scores_row, codes_row) = (shape.scores_row(), shape.codes_row());
         // Finite, so that the largest score of a row has the exponent 0 whatever the steps are; as in training.
         let scale = self.input.query.1.step * self.input.key.1.step / (shape.head_size as f32).sqrt();
@@ -263,6 +270,7 @@ impl Head<'_> {
             codes: &mut buffers.codes[..rows * codes_row],
             codes_row,
             sums: &mut buffers.code_sums[..rows],
+            bias: self.input.bias.map(|bias| BiasRows { bias, head: self.head, first: queries.start }),
         });
     }
 

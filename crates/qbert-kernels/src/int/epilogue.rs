@@ -10,8 +10,9 @@
 use super::codes::{Quantizer, QuantizerLanes};
 use super::params::LinearParams;
 use super::tile::PANEL;
+use crate::activation::Activation;
 use crate::shared_matrix::SharedMatrix;
-use crate::simd::math::gelu_of_each;
+use crate::simd::math::{Cubic, Linear, gated_of_each, gelu_of_each, relu_of_each};
 use crate::simd::{Kernel, Simd};
 use std::ops::Range;
 
@@ -22,7 +23,7 @@ pub(super) enum Target<'a> {
     Float(SharedMatrix<'a, f32>),
     Add(SharedMatrix<'a, f32>),
     Codes(SharedMatrix<'a, i8>, Quantizer),
-    Gelu(SharedMatrix<'a, i8>, Quantizer),
+    Activated(Activation, SharedMatrix<'a, i8>, Quantizer),
 }
 
 impl Target<'_> {
@@ -32,7 +33,7 @@ impl Target<'_> {
         match self {
             Self::Sums(matrix) => prefetch_panel(matrix, rows, neuron),
             Self::Float(matrix) | Self::Add(matrix) => prefetch_panel(matrix, rows, neuron),
-            Self::Codes(matrix, _) | Self::Gelu(matrix, _) => prefetch_panel(matrix, rows, neuron),
+            Self::Codes(matrix, _) | Self::Activated(_, matrix, _) => prefetch_panel(matrix, rows, neuron),
         }
     }
 
@@ -41,7 +42,7 @@ impl Target<'_> {
         match self {
             Self::Sums(matrix) => _ = matrix.block(rows, neurons),
             Self::Float(matrix) | Self::Add(matrix) => _ = matrix.block(rows, neurons),
-            Self::Codes(matrix, _) | Self::Gelu(matrix, _) => {
+            Self::Codes(matrix, _) | Self::Activated(_, matrix, _) => {
                 _ = matrix.block(rows, neurons.start..neurons.start + PANEL);
             }
         }
@@ -138,11 +139,27 @@ impl Kernel for Finish<'_> {
                         simd.store_i8_ptr(place.in_matrix(matrix), lanes.codes(simd, y));
                     });
                 }
-                Target::Gelu(matrix, quantizer) => {
+                Target::Activated(activation, matrix, quantizer) => {
                     let lanes = QuantizerLanes::new(simd, &quantizer);
-                    self.each_vectors(simd, gelu_of_each::<S, TOGETHER>, gelu_of_each::<S, 1>, |place, y| {
+                    let store = |place: Place, y: S::F32| {
                         simd.store_i8_ptr(place.in_matrix(matrix), lanes.codes(simd, y));
-                    });
+                    };
+                    match activation {
+                        Activation::Gelu => {
+                            self.each_vectors(simd, gelu_of_each::<S, TOGETHER>, gelu_of_each::<S, 1>, store);
+                        }
+                        Activation::GeluTanh => {
+                            let several = gated_of_each::<S, Cubic, TOGETHER>;
+                            self.each_vectors(simd, several, gated_of_each::<S, Cubic, 1>, store);
+                        }
+                        Activation::Relu => {
+                            self.each_vectors(simd, relu_of_each::<S, TOGETHER>, relu_of_each::<S, 1>, store);
+                        }
+                        Activation::Silu => {
+                            let several = gated_of_each::<S, Linear, TOGETHER>;
+                            self.each_vectors(simd, several, gated_of_each::<S, Linear, 1>, store);
+                        }
+                    }
                 }
             }
         }

@@ -12,6 +12,7 @@ use super::layout::{BLOCK_CELLS, CELL, PackedWeights};
 use super::multiplier::Multiplier;
 use super::params::LinearParams;
 use super::tile::{PANEL, Rows, Tile};
+use crate::activation::Activation;
 use crate::compute::Compute;
 use crate::gemm::MatMut;
 use crate::scratch::{Parts, part_bytes};
@@ -45,8 +46,8 @@ pub enum LinearOutput<'a> {
     Add(MatMut<'a>),
     /// `y` quantized.
     Codes(&'a mut Codes, Quantizer),
-    /// `gelu(y)` quantized.
-    Gelu(&'a mut Codes, Quantizer),
+    /// An activation of `y`, quantized.
+    Activated(Activation, &'a mut Codes, Quantizer),
 }
 
 /// One linear layer: weights, numbers per neuron, and where the result goes.
@@ -310,9 +311,9 @@ fn target(output: LinearOutput<'_>, rows: usize, neurons: usize) -> Target<'_> {
             check((codes.rows(), codes.cols()));
             Target::Codes(codes.shared(), quantizer)
         }
-        LinearOutput::Gelu(codes, quantizer) => {
+        LinearOutput::Activated(activation, codes, quantizer) => {
             check((codes.rows(), codes.cols()));
-            Target::Gelu(codes.shared(), quantizer)
+            Target::Activated(activation, codes.shared(), quantizer)
         }
     }
 }

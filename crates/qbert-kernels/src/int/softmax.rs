@@ -6,7 +6,7 @@
 use crate::simd::loops::LaneSums;
 use crate::simd::math::exp2_of_each;
 use crate::simd::{Kernel, Simd};
-use crate::softmax::binary_scale;
+use crate::softmax::{BiasRows, binary_scale};
 
 /// Vectors whose exponentials are computed at once: whole groups of the lanes of a sum.
 const TOGETHER: usize = 4;
@@ -24,6 +24,8 @@ pub(super) struct SoftmaxRows<'a> {
     pub(super) codes_row: usize,
     /// Out: the sum of each row's codes (without the 128).
     pub(super) sums: &'a mut [i32],
+    /// What is added to the scaled scores.
+    pub(super) bias: Option<BiasRows<'a>>,
 }
 
 impl Kernel for SoftmaxRows<'_> {
@@ -31,14 +33,22 @@ impl Kernel for SoftmaxRows<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { scores, scores_row, count, scale, codes, codes_row, sums } = self;
+        let Self { scores, scores_row, count, scale, codes, codes_row, sums, bias } = self;
         let padded = count.next_multiple_of(S::LANES);
         assert!(count > 0 && padded <= scores_row && padded <= codes_row);
+        let scale = binary_scale(scale);
         let rows = scores.chunks_exact_mut(scores_row).zip(codes.chunks_exact_mut(codes_row));
-        for ((scores, codes), sum) in rows.zip(sums) {
+        for (index, ((scores, codes), sum)) in rows.zip(sums).enumerate() {
             scores[count..padded].fill(i32::MIN);
             let max = row_max(simd, &scores[..padded]);
-            let total = exponentials(simd, &mut scores[..padded], count, max, scale);
+            let total = match bias {
+                None => exponentials(simd, &mut scores[..padded], count, Plain::new(simd, max, scale)),
+                Some(BiasRows { bias, head, first }) => {
+                    let row = bias.row(head, first + index, count);
+                    let max = add_bias(simd, &mut scores[..padded], max, scale, row);
+                    exponentials(simd, &mut scores[..padded], count, Biased { max: simd.splat(max) })
+                }
+            };
             *sum = to_codes(simd, &scores[..padded], 1.0 / total, &mut codes[..padded]);
         }
     }
@@ -57,23 +67,81 @@ fn row_max<S: Simd>(simd: S, scores: &[i32]) -> i32 {
     simd.reduce_max_i32(simd.max_i32(highest[0], highest[1]))
 }
 
-/// Replaces the scores by the bits of `e^(scale·(score - max))`, 0 from `count` on; returns the sum. What training
-/// flushes to 0 is `2^-126` here, too little to change the sum, or a code.
+/// Turns a vector of what the row holds into exponents of 2.
+trait Exponent<S: Simd>: Copy {
+    /// # Safety
+    /// `part` must begin a whole vector.
+    unsafe fn of(self, simd: S, part: *const i32) -> S::F32;
+}
+
+/// The row holds scores: `scale·(score - max)`.
+#[derive(Clone, Copy)]
+struct Plain<S: Simd> {
+    max: S::U32,
+    scale: S::F32,
+}
+
+impl<S: Simd> Plain<S> {
+    #[inline(always)]
+    fn new(simd: S, max: i32, scale: f32) -> Self {
+        Self { max: simd.splat_u32(max.cast_unsigned()), scale: simd.splat(scale) }
+    }
+}
+
+impl<S: Simd> Exponent<S> for Plain<S> {
+    #[inline(always)]
+    unsafe fn of(self, simd: S, part: *const i32) -> S::F32 {
+        // SAFETY: the caller's promise.
+        let score = unsafe { simd.load_i32_ptr(part) };
+        simd.mul(simd.to_f32(simd.sub_i32(score, self.max)), self.scale)
+    }
+}
+
+/// The row holds the bits of scaled scores with their bias: `z - max`.
+#[derive(Clone, Copy)]
+struct Biased<S: Simd> {
+    max: S::F32,
+}
+
+impl<S: Simd> Exponent<S> for Biased<S> {
+    #[inline(always)]
+    unsafe fn of(self, simd: S, part: *const i32) -> S::F32 {
+        // SAFETY: the caller's promise.
+        simd.sub(unsafe { simd.load_ptr(part.cast()) }, self.max)
+    }
+}
+
+/// Replaces the scores by the bits of `z = scale·(score - max) + bias`, and returns the largest; -∞ beyond the bias's end.
 #[inline(always)]
-fn exponentials<S: Simd>(simd: S, scores: &mut [i32], count: usize, max: i32, scale: f32) -> f32 {
-    let (max, scale) = (simd.splat_u32(max.cast_unsigned()), simd.splat(binary_scale(scale)));
-    let mut total = LaneSums::zero(simd);
-    let exponent = |part: &[i32]| {
+fn add_bias<S: Simd>(simd: S, scores: &mut [i32], max: i32, scale: f32, bias: &[f32]) -> f32 {
+    let plain = Plain::new(simd, max, scale);
+    let lowest = simd.splat(f32::NEG_INFINITY);
+    let mut highest = lowest;
+    for (part, bias) in scores.chunks_exact_mut(S::LANES).zip(bias.chunks(S::LANES)) {
         // SAFETY: a whole vector is there.
         let score = unsafe { simd.load_i32_ptr(part.as_ptr()) };
-        simd.mul(simd.to_f32(simd.sub_i32(score, max)), scale)
-    };
+        let distance = simd.to_f32(simd.sub_i32(score, plain.max));
+        let z = simd.mul_add(distance, plain.scale, simd.load_partial(bias));
+        let z = simd.select_first(bias.len(), z, lowest);
+        // SAFETY: as above; integers may hold any bits.
+        unsafe { simd.store_ptr(part.as_mut_ptr().cast(), z) };
+        highest = simd.max(highest, z);
+    }
+    simd.reduce_max(highest)
+}
+
+/// Replaces what the row holds by the bits of 2 to its exponents, 0 from `count` on; returns the sum. What training
+/// flushes to 0 is `2^-126` here, too little to change the sum, or a code.
+#[inline(always)]
+fn exponentials<S: Simd>(simd: S, scores: &mut [i32], count: usize, exponent: impl Exponent<S>) -> f32 {
+    let mut total = LaneSums::zero(simd);
     let whole = count / (TOGETHER * S::LANES) * (TOGETHER * S::LANES);
     let (several, rest) = scores.split_at_mut(whole);
     for several in several.chunks_exact_mut(TOGETHER * S::LANES) {
         let mut values = [simd.splat(0.0); TOGETHER];
         for (value, part) in values.iter_mut().zip(several.chunks_exact(S::LANES)) {
-            *value = exponent(part);
+            // SAFETY: a whole vector is there.
+            *value = unsafe { exponent.of(simd, part.as_ptr()) };
         }
         let values = exp2_of_each(simd, values);
         for (index, (&value, part)) in values.iter().zip(several.chunks_exact_mut(S::LANES)).enumerate() {
@@ -84,7 +152,8 @@ fn exponentials<S: Simd>(simd: S, scores: &mut [i32], count: usize, max: i32, sc
     }
     for (index, part) in rest.chunks_exact_mut(S::LANES).enumerate() {
         let left = (count - whole - index * S::LANES).min(S::LANES);
-        let [value] = exp2_of_each(simd, [exponent(part)]);
+        // SAFETY: a whole vector is there.
+        let [value] = exp2_of_each(simd, [unsafe { exponent.of(simd, part.as_ptr()) }]);
         let value = simd.select_first(left, value, simd.splat(0.0));
         // SAFETY: as above.
         unsafe { simd.store_ptr(part.as_mut_ptr().cast(), value) };

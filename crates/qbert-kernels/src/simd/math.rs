@@ -1,5 +1,5 @@
-//! Vector exponential, normal distribution and hyperbolic tangent: the functions behind softmax,
-//! GELU and the pooler.
+//! Vector exponential, normal distribution, hyperbolic tangent and gates: the functions behind softmax,
+//! the activations and the pooler.
 //!
 //! The polynomial coefficients were fitted for this crate (Chebyshev fits in 40-digit arithmetic);
 //! the accuracy of each kernel built on them is stated and tested where the kernel lives.
@@ -185,4 +185,101 @@ pub(crate) fn tanh<S: Simd>(simd: S, x: S::F32) -> S::F32 {
     let large = simd.div(simd.sub(one, e), simd.add(one, e));
     let large = simd.select_less(x, simd.splat(0.0), simd.sub(simd.splat(0.0), large), large);
     simd.select_less(t, simd.splat(TANH_SMALL), small, large)
+}
+
+/// A function `x·σ(g(x))`, with σ the logistic function: what makes it differ from another is `g`.
+pub(crate) trait Gate {
+    /// Outside of `±LIMIT` σ is 0 or 1, and `g` is not computed.
+    const LIMIT: f32;
+
+    /// `g(x)`
+    fn argument<S: Simd>(simd: S, x: S::F32) -> S::F32;
+
+    /// `g'(x)` and `g''(x)`
+    fn derivatives<S: Simd>(simd: S, x: S::F32) -> [S::F32; 2];
+}
+
+/// `g(x) = x`: SiLU.
+pub(crate) struct Linear;
+
+impl Gate for Linear {
+    const LIMIT: f32 = 80.0;
+
+    #[inline(always)]
+    fn argument<S: Simd>(_: S, x: S::F32) -> S::F32 {
+        x
+    }
+
+    #[inline(always)]
+    fn derivatives<S: Simd>(simd: S, _: S::F32) -> [S::F32; 2] {
+        [simd.splat(1.0), simd.splat(0.0)]
+    }
+}
+
+/// `g(x) = √(8/π)·(x + 0.044715·x³)`: GELU's approximation by tanh, because `(1 + tanh u)/2` is `σ(2u)`.
+pub(crate) struct Cubic;
+
+const CUBIC_FIRST: f32 = 1.595_769_1;
+const CUBIC_THIRD: f32 = 0.071_354_814;
+
+impl Gate for Cubic {
+    const LIMIT: f32 = 9.0;
+
+    #[inline(always)]
+    fn argument<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+        simd.mul(x, simd.mul_add(simd.mul(x, x), simd.splat(CUBIC_THIRD), simd.splat(CUBIC_FIRST)))
+    }
+
+    #[inline(always)]
+    fn derivatives<S: Simd>(simd: S, x: S::F32) -> [S::F32; 2] {
+        let first = simd.mul_add(simd.mul(x, x), simd.splat(3.0 * CUBIC_THIRD), simd.splat(CUBIC_FIRST));
+        [first, simd.mul(x, simd.splat(6.0 * CUBIC_THIRD))]
+    }
+}
+
+/// A gate at one vector of points.
+pub(crate) struct Gated<V> {
+    /// `x·σ`
+    pub(crate) value: V,
+    /// Its first derivative.
+    pub(crate) slope: V,
+    /// Its second derivative.
+    pub(crate) curvature: V,
+}
+
+/// A gate's value and derivatives.
+#[inline(always)]
+pub(crate) fn gated<S: Simd, G: Gate>(simd: S, x: S::F32) -> Gated<S::F32> {
+    let ([value], [clamped], [sigma]) = gate_parts::<S, G, 1>(simd, [x]);
+    let [first, second] = G::derivatives(simd, clamped);
+    let falling = simd.mul(sigma, simd.sub(simd.splat(1.0), sigma));
+    let slope = simd.mul_add(simd.mul(clamped, first), falling, sigma);
+    let bend = simd.mul(simd.mul(first, first), simd.neg_mul_add(simd.splat(2.0), sigma, simd.splat(1.0)));
+    let inner = simd.mul_add(clamped, simd.add(second, bend), simd.add(first, first));
+    Gated { value, slope, curvature: simd.mul(falling, inner) }
+}
+
+/// A gate's value for several vectors at once, to the same bits as [`gated`].
+#[inline(always)]
+pub(crate) fn gated_of_each<S: Simd, G: Gate, const N: usize>(simd: S, x: [S::F32; N]) -> [S::F32; N] {
+    gate_parts::<S, G, N>(simd, x).0
+}
+
+/// `x·σ`, the clamped `x`, and σ.
+#[inline(always)]
+#[expect(clippy::type_complexity, reason = "three arrays of vectors")]
+fn gate_parts<S: Simd, G: Gate, const N: usize>(simd: S, x: [S::F32; N]) -> ([S::F32; N], [S::F32; N], [S::F32; N]) {
+    // The clamped value is the second operand, which is the one kept for NaN.
+    let from_below = each!(simd, i => simd.max(simd.splat(-G::LIMIT), x[i]));
+    let clamped = each!(simd, i => simd.min(simd.splat(G::LIMIT), from_below[i]));
+    let power = each!(simd, i => exp(simd, simd.sub(simd.splat(0.0), G::argument(simd, clamped[i]))));
+    let sigma = each!(simd, i => simd.div(simd.splat(1.0), simd.add(simd.splat(1.0), power[i])));
+    // Not `x` itself: what is left of σ at the limit would grow with it.
+    (each!(simd, i => simd.mul(from_below[i], sigma[i])), clamped, sigma)
+}
+
+/// `max(x, 0)` of several vectors; NaN stays NaN.
+#[inline(always)]
+pub(crate) fn relu_of_each<S: Simd, const N: usize>(simd: S, x: [S::F32; N]) -> [S::F32; N] {
+    each!(simd, i => simd.max(simd.splat(0.0), x[i]))
 }

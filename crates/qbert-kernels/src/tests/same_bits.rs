@@ -9,8 +9,8 @@ use crate::int::{
     NormOutput, PackedWeights, Quantizer, pack,
 };
 use crate::{
-    AdamW, Compute, DropoutKey, Kernels, LayerNorm, LayerNormGradients, LayerNormTangents, MatMut, MatRef, Normalized,
-    NormalizedMut, SoftmaxTangent, Start, Threads,
+    Activation, ActivationTangent, AdamW, BiasRows, Compute, DistanceBias, DropoutKey, Kernels, LayerNorm,
+    LayerNormGradients, LayerNormTangents, MatMut, MatRef, Normalized, NormalizedMut, SoftmaxTangent, Start, Threads,
 };
 
 /// Results by name, in the order they were computed.
@@ -79,6 +79,15 @@ fn elementwise(kernels: Kernels, numbers: Numbers, length: usize, results: &mut 
     results.push(("gelu_backward", bits(&out)));
     kernels.gelu_backward_tangent(&x, &xt, &d, &dt, &mut out);
     results.push(("gelu_backward_tangent", bits(&out)));
+    for activation in Activation::ALL {
+        kernels.activate(activation, &x, &mut out);
+        results.push(("activate", bits(&out)));
+        kernels.activate_and_slope(activation, &x, &mut out, &mut slope);
+        results.push(("activate_and_slope", bits(&[&out[..], &slope].concat())));
+        let given = ActivationTangent { x: &x, x_tangent: &xt, d_out: &d, d_out_tangent: &dt };
+        kernels.activation_backward_tangent(activation, given, &mut out);
+        results.push(("activation_backward_tangent", bits(&out)));
+    }
     kernels.tanh(&x, &mut out);
     results.push(("tanh", bits(&out)));
     kernels.tanh_in_place(&mut out);
@@ -135,6 +144,11 @@ fn rows(kernels: Kernels, numbers: Numbers, n: usize, results: &mut Results) {
     let mut p = x.clone();
     kernels.softmax(&mut p, n, 0.31);
     results.push(("softmax", bits(&p)));
+    let table = noise(2 * n + 4, 37);
+    let bias = DistanceBias::new(1, p.len() / n + n, |_, distance| table[distance.unsigned_abs() % table.len()]);
+    let mut biased = p.clone();
+    kernels.softmax_biased(&mut biased, n, 0.31, BiasRows { bias: &bias, head: 0, first: 0 });
+    results.push(("softmax_biased", bits(&biased)));
     let mut out = d.clone();
     kernels.softmax_backward(&p, &mut out, n, 0.31);
     results.push(("softmax_backward", bits(&out)));
@@ -209,11 +223,17 @@ fn integer_layers(compute: &Compute, tokens: usize, inputs: usize, neurons: usiz
 
     let (mut float, mut sum) = (vec![0.0; tokens * neurons], noise(tokens * neurons, 25));
     let (mut plain, mut gelu) = (sized(neurons), sized(neurons));
+    for activation in Activation::ALL {
+        let mut codes = sized(neurons);
+        let output = LinearOutput::Activated(activation, &mut codes, quantizer);
+        compute.linear(input, [LinearLayer { weights, params: &params, output }]);
+        results.push(("linear with an activation", numbers(&codes)));
+    }
     for (name, output) in [
         ("linear to f32", LinearOutput::Float(MatMut::new(&mut float, tokens, neurons))),
         ("linear added", LinearOutput::Add(MatMut::new(&mut sum, tokens, neurons))),
         ("linear to codes", LinearOutput::Codes(&mut plain, quantizer)),
-        ("linear with GELU", LinearOutput::Gelu(&mut gelu, quantizer)),
+        ("linear with GELU", LinearOutput::Activated(Activation::Gelu, &mut gelu, quantizer)),
     ] {
         compute.linear(input, [LinearLayer { weights, params: &params, output }]);
         results.push((name, Vec::new()));
@@ -233,7 +253,9 @@ fn integer_layers(compute: &Compute, tokens: usize, inputs: usize, neurons: usiz
     results.push(("LayerNorm to codes", [bits(&hidden), numbers(&after)].concat()));
 
     let [query, key, value] = [29, 30, 31].map(|seed| Codes::from_codes(&codes(tokens * inputs, seed, 256), inputs));
-    for step in [0.002, 0.02, 3e38] {
+    let table = noise(2 * tokens, 36);
+    let bias = DistanceBias::new(1, tokens, |_, distance| table[distance.unsigned_abs() + usize::from(distance < 0)]);
+    for (step, bias) in [0.002, 0.02, 3e38].into_iter().flat_map(|step| [(step, None), (step, Some(&bias))]) {
         let quantizers = Quantizer::new(step, 120);
         let input = AttentionInput {
             query: (&query, quantizers),
@@ -241,6 +263,7 @@ fn integer_layers(compute: &Compute, tokens: usize, inputs: usize, neurons: usiz
             value: (&value, quantizer),
             heads: 1,
             starts: &[0, tokens / 3, tokens],
+            bias,
         };
         let mut context = sized(inputs);
         compute.attention(&input, &mut context, Quantizer::new(0.004, 128));

@@ -49,6 +49,7 @@ impl WeightFiles {
         } else {
             return Err(no_weights(directory));
         }
+        opened.untie();
         Ok(opened)
     }
 
@@ -121,6 +122,17 @@ impl WeightFiles {
         }
         self.files.push((path.to_owned(), map));
         Ok(())
+    }
+
+    /// Gives weights that two layers share, and that the file has under the other one's name, the name of the table.
+    fn untie(&mut self) {
+        let [word, tied] =
+            [self.family.tensors.word, self.family.tensors.tied_word].map(|name| format!("{name}.weight"));
+        if !self.tensors.contains_key(&word)
+            && let Some(stored) = self.tensors.remove(&tied)
+        {
+            self.tensors.insert(word, stored);
+        }
     }
 
     fn insert(&mut self, path: &Path, name: &str, stored: StoredTensor) -> Result<()> {

@@ -10,7 +10,8 @@ use safetensors::Dtype;
 use super::files::{StoredTensor, WeightFiles};
 use crate::config::{Config, MOST_LABELS};
 use crate::error::{Error, Result};
-use crate::head::Head;
+use crate::family::HeadClass;
+use crate::head::{Head, Problem};
 use crate::layout::{Parameter, ParameterLayout};
 use crate::parameters::Parameters;
 use crate::role::Module;
@@ -23,8 +24,17 @@ pub struct TokenizerFiles {
 
 impl TokenizerFiles {
     /// The names of the files that are kept.
-    pub const NAMES: [&'static str; 5] =
-        ["vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
+    pub const NAMES: [&'static str; 9] = [
+        "vocab.txt",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.json",
+        "merges.txt",
+        "sentencepiece.bpe.model",
+        "spiece.model",
+    ];
 
     /// Reads the files that are in `directory`.
     pub fn read(directory: &Path) -> Result<Self> {
@@ -146,6 +156,11 @@ impl Checkpoint {
         self.unsupported.as_deref()
     }
 
+    /// What the head's outputs mean.
+    pub fn problem(&self) -> Problem {
+        self.config.problem(self.head, self.outputs)
+    }
+
     /// The labels of a classifier, in the order of its outputs; empty for other heads.
     pub fn labels(&self) -> Vec<String> {
         if !self.head.has_labels() {
@@ -159,7 +174,7 @@ impl Checkpoint {
 
     /// Whether the checkpoint has pooler weights.
     pub fn has_pooler(&self) -> bool {
-        has_pooler(&self.config, &self.weights)
+        has_pooler(self.config.family.class(Head::None), &self.weights)
     }
 
     /// The layout of this checkpoint: its own head, and its pooler if it has one.
@@ -289,9 +304,9 @@ fn convert<const N: usize>(bytes: &[u8], target: &mut [f32], decode: impl Fn([u8
     }
 }
 
-fn has_pooler(config: &Config, weights: &WeightFiles) -> bool {
-    let name = config.family.tensor_name(Head::None, Module::Pooler.weight());
-    weights.tensors().contains_key(&name)
+/// Whether the files have the pooler of a class.
+fn has_pooler(class: &HeadClass, weights: &WeightFiles) -> bool {
+    class.pooler_weight().is_some_and(|name| weights.tensors().contains_key(&name))
 }
 
 /// The head whose output layer is in the files and its number of outputs, checked against what the configuration
@@ -305,8 +320,10 @@ fn find_head(config: &Config, weights: &WeightFiles) -> Result<(Head, usize)> {
         declared
     } else {
         // Heads may share a name. Where it is not declared which one this is, only a pooled head keeps the pooler.
-        let pooler = has_pooler(config, weights);
-        let fits = |&head: &Head| pooler || !config.family.class(head).pooled;
+        let fits = |&head: &Head| {
+            let class = config.family.class(head);
+            !class.reads_pooler() || has_pooler(class, weights)
+        };
         candidates.clone().find(fits).or(candidates.clone().next()).unwrap_or(Head::None)
     };
     if found != declared && (declared == Head::QuestionAnswering || found == Head::None) {

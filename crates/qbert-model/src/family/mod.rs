@@ -5,23 +5,37 @@
 //!
 //! To add a family, describe it in a file beside `bert.rs` and add it to [`Family::ALL`]. Where it computes something
 //! that no other family does, add a variant to one of the enums here ([`Positions`], [`NormPlacement`],
-//! [`Activation`], [`Pooling`]). They are matched exhaustively, so the compiler then lists every place in training and
-//! the runtime that needs the new arithmetic.
+//! [`Activation`], [`PoolerActivation`], [`EmbeddingProjection`], [`LayerSharing`], [`RelativeBias`]). They are matched
+//! exhaustively, so the compiler then lists every place in training and the runtime that needs the new arithmetic.
 
+mod albert;
 mod bert;
+mod distilbert;
+mod electra;
+mod mpnet;
+mod names;
+mod page;
+mod roberta;
 
+pub use albert::ALBERT;
 pub use bert::BERT;
-
-use qbert_quant::{Embedding, Matrix, Site};
+pub use distilbert::DISTILBERT;
+pub use electra::ELECTRA;
+pub use mpnet::MPNET;
+pub use names::{LayerNames, LayerPath, TensorNames};
+pub use qbert_kernels::Activation;
+pub use roberta::{CAMEMBERT, ROBERTA, XLM_ROBERTA};
 
 use crate::head::Head;
-use crate::role::{Module, Role, Tensor};
+use crate::role::Tensor;
 
 /// The description of a family of encoders.
 #[derive(Debug, PartialEq)]
 pub struct Family {
     /// `model_type` in `config.json`.
     pub model_type: &'static str,
+    /// What people call it.
+    pub title: &'static str,
     /// Precedes the names of the encoder's tensors in the files of models with a head, whose class wraps the encoder.
     pub file_prefix: &'static str,
     /// What the tensors are called.
@@ -32,62 +46,28 @@ pub struct Family {
     pub heads: HeadClasses,
     /// Where `config.json` has the model's numbers.
     pub keys: ConfigKeys,
-    /// Keys of `config.json` that must have one of these values if they are there.
+    /// Keys of `config.json` that must have one of these values, strings or numbers, if they are there.
     pub fixed: &'static [(&'static str, &'static [&'static str])],
     /// Keys of `config.json` that make a decoder of the model, and must not be true.
     pub refused: &'static [&'static str],
-    /// The activations that `config.json` may name; the first is the default.
-    pub activations: &'static [(&'static str, Activation)],
     /// How tokens learn where they are.
     pub positions: Positions,
+    /// How embeddings get the encoder's width.
+    pub projection: EmbeddingProjection,
+    /// Which layers share their weights.
+    pub sharing: LayerSharing,
+    /// What attention adds to its scores.
+    pub relative_bias: RelativeBias,
     /// Where a layer's norms are.
     pub norm_placement: NormPlacement,
-    /// How a sequence becomes one vector.
-    pub pooling: Pooling,
-}
-
-/// The names of a family's modules: tensor names without `.weight` and `.bias`.
-#[derive(Debug, PartialEq, Eq)]
-pub struct TensorNames {
-    /// The table of word pieces.
-    pub word: &'static str,
-    /// The table of positions.
-    pub position: &'static str,
-    /// The table of token types.
-    pub token_type: &'static str,
-    /// The norm after the embedding sum.
-    pub embedding_norm: &'static str,
-    /// The list of encoder layers; a layer's number and the names below follow.
-    pub layers: &'static str,
-    /// The modules of a layer.
-    pub layer: LayerNames,
-    /// The linear layer of the pooler.
-    pub pooler: &'static str,
-}
-
-/// The names of an encoder layer's modules, after the layer's own.
-#[derive(Debug, PartialEq, Eq)]
-pub struct LayerNames {
-    /// `W_q`
-    pub query: &'static str,
-    /// `W_k`
-    pub key: &'static str,
-    /// `W_v`
-    pub value: &'static str,
-    /// `W_o`, the projection after attention.
-    pub attention_output: &'static str,
-    /// The norm of the attention.
-    pub attention_norm: &'static str,
-    /// The first feed-forward matrix.
-    pub intermediate: &'static str,
-    /// The second feed-forward matrix.
-    pub output: &'static str,
-    /// The norm of the feed-forward network.
-    pub output_norm: &'static str,
+    /// Which sublayers drop out some of their result in training.
+    pub sublayer_dropout: SublayerDropout,
+    /// Real weights that it was tested on, for the table of families.
+    pub tested_on: &'static [&'static str],
 }
 
 /// A family's model classes.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub struct HeadClasses {
     /// The bare encoder.
     pub encoder: HeadClass,
@@ -100,27 +80,60 @@ pub struct HeadClasses {
 }
 
 /// A family's model class for one head.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub struct HeadClass {
     /// The class name that `transformers` puts into `architectures`.
     pub architecture: &'static str,
+    /// How a sequence becomes one vector. A bare encoder may have a pooler; a head that has one reads it, and any other
+    /// head reads every token.
+    pub pooler: Option<Pooler>,
     /// The name of the linear layer that gives the scores; `None` for the bare encoder.
     pub output: Option<&'static str>,
-    /// Whether the scores come from the pooler, one row per sequence, rather than from every token.
-    pub pooled: bool,
-    /// Whether training drops out some of what the output layer reads.
-    pub dropout: bool,
+    /// What training drops out of the output layer's input; `None` where it drops nothing.
+    pub dropout: Option<HeadDropout>,
+}
+
+/// A linear layer and an activation on the first token's hidden state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pooler {
+    /// The name of the linear layer.
+    pub module: &'static str,
+    /// What follows it.
+    pub activation: PoolerActivation,
+    /// Whether it is a part of the head: then files have its name without the family's prefix.
+    pub in_head: bool,
+    /// Whether training drops out some of what it reads, at the rate of the output layer's.
+    pub input_dropout: bool,
+}
+
+/// Where `config.json` has the dropout before a head's output layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeadDropout {
+    /// The key.
+    pub key: &'static str,
+    /// The rate where the key is missing; `None` for that of the encoder's sublayers.
+    pub default: Option<f32>,
 }
 
 impl HeadClass {
     /// Whether the head reads the hidden state of every token.
     pub fn reads_every_token(&self) -> bool {
-        self.output.is_some() && !self.pooled
+        self.output.is_some() && self.pooler.is_none()
+    }
+
+    /// Whether the head reads the pooler, one row per sequence.
+    pub fn reads_pooler(&self) -> bool {
+        self.output.is_some() && self.pooler.is_some()
     }
 
     /// The name of the output layer's weights; `None` for the bare encoder.
     pub(crate) fn output_weight(&self) -> Option<String> {
         self.output.map(|name| format!("{name}{}", Tensor::Weight.suffix()))
+    }
+
+    /// The name of the pooler's weights; `None` where the class has none.
+    pub(crate) fn pooler_weight(&self) -> Option<String> {
+        self.pooler.map(|pooler| format!("{}{}", pooler.module, Tensor::Weight.suffix()))
     }
 }
 
@@ -139,7 +152,7 @@ pub struct ConfigKeys {
     pub intermediate: &'static str,
     /// Rows of the position embedding.
     pub positions: &'static str,
-    /// Rows of the token-type embedding.
+    /// Rows of the token-type embedding; unused where the family has no such table.
     pub token_types: OptionalKey<usize>,
     /// Added to the variance in norms.
     pub norm_epsilon: OptionalKey<f32>,
@@ -147,21 +160,31 @@ pub struct ConfigKeys {
     pub hidden_dropout: OptionalKey<f32>,
     /// Dropout on attention probabilities.
     pub attention_dropout: OptionalKey<f32>,
-    /// Dropout before the head; `hidden_dropout` where the file has none.
-    pub head_dropout: &'static str,
     /// Standard deviation of new weights.
     pub initializer_range: OptionalKey<f32>,
     /// The activation of the feed-forward network.
     pub activation: &'static str,
+    /// The activation where the file names none.
+    pub default_activation: Activation,
 }
 
 /// A key that a configuration may leave out.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionalKey<T> {
-    /// The key.
-    pub key: &'static str,
+    /// The key; `None` for a number that no file of the family can change.
+    pub key: Option<&'static str>,
     /// What the family uses where the key is missing.
     pub default: T,
+}
+
+impl<T> OptionalKey<T> {
+    const fn new(key: &'static str, default: T) -> Self {
+        Self { key: Some(key), default }
+    }
+
+    const fn fixed(value: T) -> Self {
+        Self { key: None, default: value }
+    }
 }
 
 /// How tokens learn where they are.
@@ -169,6 +192,51 @@ pub struct OptionalKey<T> {
 pub enum Positions {
     /// A learned row per position, counted from 0, is added to the word's.
     Learned,
+    /// The same, but the count begins after the row whose number is the padding token's id. That row is the padding
+    /// token's own, and such a token is not counted.
+    LearnedAfterPadding(OptionalKey<usize>),
+}
+
+/// How embeddings get the encoder's width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmbeddingProjection {
+    /// They have it.
+    None,
+    /// A linear layer after the norm, where the embeddings are of another width.
+    IfNeeded(OptionalKey<usize>),
+    /// A linear layer after the norm, always.
+    Always(OptionalKey<usize>),
+}
+
+/// Which layers share their weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerSharing {
+    /// Every layer has its own.
+    None,
+    /// Layers that follow each other form groups. A group has the weights of a few layers, which all its members compute
+    /// one after the other.
+    Groups {
+        /// The number of groups.
+        groups: OptionalKey<usize>,
+        /// The number of layers in a group's weights.
+        members: OptionalKey<usize>,
+    },
+}
+
+/// What attention adds to its scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RelativeBias {
+    /// Nothing.
+    None,
+    /// A number per head and bucket of distances between key and query, the same in every layer: half of the buckets for
+    /// keys behind the query, half for those before it. Near distances have a bucket each, farther ones share
+    /// buckets that grow with the logarithm, and the last bucket has all from `farthest` on.
+    Buckets {
+        /// Rows of the table.
+        count: usize,
+        /// The distance from which on the bucket is the last.
+        farthest: usize,
+    },
 }
 
 /// Where a layer's norms are.
@@ -178,23 +246,41 @@ pub enum NormPlacement {
     AfterResidual,
 }
 
-/// The function between the two feed-forward matrices.
+/// Which sublayers drop out some of their result in training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    /// GELU in its exact form, with the error function.
-    Gelu,
+pub struct SublayerDropout {
+    /// The attention, after its projection.
+    pub attention: bool,
+    /// The feed-forward network.
+    pub feed_forward: bool,
 }
 
-/// How a sequence becomes one vector for the head.
+/// The function after the pooler's linear layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pooling {
-    /// The first token's hidden state through a linear layer and tanh.
-    FirstTokenTanh,
+pub enum PoolerActivation {
+    /// The hyperbolic tangent.
+    Tanh,
+    /// One of the feed-forward network's functions.
+    Of(Activation),
 }
+
+/// The activations by their names in `config.json`. Some have several, for implementations of one function.
+pub(crate) const ACTIVATIONS: [(&str, Activation); 9] = [
+    ("gelu", Activation::Gelu),
+    ("gelu_python", Activation::Gelu),
+    ("gelu_new", Activation::GeluTanh),
+    ("gelu_pytorch_tanh", Activation::GeluTanh),
+    ("gelu_python_tanh", Activation::GeluTanh),
+    ("gelu_fast", Activation::GeluTanh),
+    ("relu", Activation::Relu),
+    ("silu", Activation::Silu),
+    ("swish", Activation::Silu),
+];
 
 impl Family {
     /// All families that are supported. A configuration without `model_type` is read as the first.
-    pub const ALL: [&'static Self; 1] = [&BERT];
+    pub const ALL: [&'static Self; 8] =
+        [&BERT, &DISTILBERT, &ROBERTA, &XLM_ROBERTA, &CAMEMBERT, &ELECTRA, &MPNET, &ALBERT];
 
     /// The family of a `model_type`.
     pub fn of_model_type(model_type: &str) -> Option<&'static Self> {
@@ -215,54 +301,39 @@ impl Family {
     pub fn head_of_architecture(&self, architecture: &str) -> Option<Head> {
         Head::ALL.into_iter().find(|&head| self.class(head).architecture == architecture)
     }
+}
 
-    /// The canonical name of a tensor in a model with `head`: the name in the files of the bare encoder.
-    pub(crate) fn tensor_name(&self, head: Head, role: Role) -> String {
-        let (names, layer) = (&self.tensors, &self.tensors.layer);
-        let suffix = role.tensor.suffix();
-        let in_layer = |index: usize, part: &str| format!("{}.{index}.{part}{suffix}", names.layers);
-        let name = match role.module {
-            Module::Site(Site::Embedding(Embedding::Word)) => names.word,
-            Module::Site(Site::Embedding(Embedding::Position)) => names.position,
-            Module::Site(Site::Embedding(Embedding::Type)) => names.token_type,
-            Module::EmbeddingNorm => names.embedding_norm,
-            Module::Site(Site::Layer(index, matrix)) => return in_layer(index, layer.matrix(matrix)),
-            Module::AttentionNorm(index) => return in_layer(index, layer.attention_norm),
-            Module::OutputNorm(index) => return in_layer(index, layer.output_norm),
-            Module::Pooler => names.pooler,
-            Module::Head => self.class(head).output.unwrap_or_default(),
-        };
-        format!("{name}{suffix}")
-    }
-
-    /// The canonical name of a tensor that a file calls `name`: without the prefix of a class with a head, and with
-    /// today's ending.
-    pub(crate) fn canonical_name(&self, name: &str) -> String {
-        let name = name.strip_prefix(self.file_prefix).unwrap_or(name);
-        for (old, new) in self.older_endings {
-            if let Some(stem) = name.strip_suffix(old) {
-                return format!("{stem}{new}");
+impl RelativeBias {
+    /// The bucket of a key this far after its query (negative: before it).
+    pub fn bucket(self, distance: isize) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Buckets { count, farthest } => {
+                let (half, far) = (count / 2, distance.unsigned_abs());
+                let own = if distance > 0 { half } else { 0 };
+                own + bucket_of_distance(far, half, farthest)
             }
         }
-        name.to_owned()
     }
 
-    /// The name that `transformers` gives a tensor in the file of a model with `head`.
-    pub(crate) fn file_name(&self, head: Head, role: Role, canonical: &str) -> String {
-        let wrapped = head != Head::None && role.module != Module::Head;
-        if wrapped { format!("{}{canonical}", self.file_prefix) } else { canonical.to_owned() }
+    /// Rows of the table; 0 where there is none.
+    pub fn buckets(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Buckets { count, .. } => count,
+        }
     }
 }
 
-impl LayerNames {
-    fn matrix(&self, matrix: Matrix) -> &'static str {
-        match matrix {
-            Matrix::Query => self.query,
-            Matrix::Key => self.key,
-            Matrix::Value => self.value,
-            Matrix::AttentionOutput => self.attention_output,
-            Matrix::Intermediate => self.intermediate,
-            Matrix::Output => self.output,
-        }
+/// The bucket of a distance among `buckets`: half of them hold one distance each, and the upper ends of the others grow
+/// by equal factors up to `farthest`.
+fn bucket_of_distance(distance: usize, buckets: usize, farthest: usize) -> usize {
+    let exact = buckets / 2;
+    if distance < exact {
+        return distance;
     }
+    let place = |value: usize| libm::logf(value as f32 / exact as f32);
+    let share = place(distance) / libm::log(farthest as f64 / exact as f64) as f32;
+    let bucket = exact + (share * (buckets - exact) as f32) as usize;
+    bucket.min(buckets - 1)
 }

@@ -13,9 +13,7 @@ use super::header::{Entry, Header, Kind, Problem};
 use super::{LayerActivations, ModelBytes, PackedModel, StoredSite, VERSION, coding_of};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::head::Head;
 use crate::layout::{Parameter, ParameterLayout};
-use crate::role::Module;
 
 /// The longest text of the metadata, the configuration aside: a plan of 256 layers is a tenth of it.
 const LARGEST_TEXT: u64 = 1 << 20;
@@ -50,7 +48,7 @@ pub(super) fn read(path: &Path, bytes: ModelBytes) -> Result<PackedModel> {
     let mut reader = Reader::new(path, &bytes, header);
     let config = Config::parse(reader.text("config")?.as_bytes(), path)?;
     let plan = Plan::parse(reader.text("plan")?, &format!("{}: the plan inside", path.display()))?;
-    plan.check_layers(config.layers).map_err(|error| reader.damaged(error.to_string()))?;
+    plan.check_layers(config.distinct_layers()).map_err(|error| reader.damaged(error.to_string()))?;
     let layout = reader.layout(&config)?;
     let labels = if layout.head().has_labels() { config.labels.clone() } else { Vec::new() };
     let provenance = reader.provenance()?;
@@ -132,12 +130,12 @@ impl<'a> Reader<'a> {
     fn layout(&self, config: &Config) -> Result<ParameterLayout> {
         let head =
             config.declared_head.ok_or_else(|| self.damaged("`architectures` names no known head".to_owned()))?;
-        let pooler = config.family.tensor_name(Head::None, Module::Pooler.weight());
+        let pooler = config.family.class(head).pooler_weight();
         let outputs = head.outputs(config.labels.len());
         if let Some(what) = config.unsupported_head(head, outputs) {
             return Err(Error::unsupported_head(self.path, &what));
         }
-        Ok(ParameterLayout::new(config, head, outputs, self.tensors.contains_key(&pooler)))
+        Ok(ParameterLayout::new(config, head, outputs, pooler.is_some_and(|name| self.tensors.contains_key(&name))))
     }
 
     /// A tensor of this name and format; each is taken once.

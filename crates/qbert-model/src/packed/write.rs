@@ -87,7 +87,7 @@ impl Write for Counted<'_> {
 /// Metadata and tensors in the order of the file: aligned parts first, parts of arbitrary length last.
 fn collect(path: &Path, contents: &PackedContents<'_>) -> Result<(BTreeMap<String, String>, Vec<NewTensor>)> {
     let PackedContents { config, parameters, labels, plan, activations, .. } = *contents;
-    plan.check_layers(config.layers)?;
+    plan.check_layers(config.distinct_layers())?;
     let problem = |problem: String| Error::PackedContents { path: path.to_owned(), problem };
     let layout = parameters.layout();
     let output = layout.role(Module::Head.bias()).filter(|_| layout.head().has_labels());

@@ -40,7 +40,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
 fn experiment(options: &Options, quiet: bool) -> Result<Experiment> {
     let task = options.reading.task()?;
     let directory = model::directory(options.model.as_deref().unwrap_or_default(), quiet)?;
-    let layers = Checkpoint::open(&directory)?.config().layers;
+    let layers = Checkpoint::open(&directory)?.config().distinct_layers();
     let sensitivity = options.sensitivity.as_ref().map(|path| {
         let measured = planning::read_sensitivity(path, layers)?;
         if let Some(other) = measured.task.filter(|other| other != task.name()) {

@@ -121,14 +121,15 @@ fn labels(results: &Results) -> String {
 }
 
 fn usage(profile: &Profile) -> String {
+    let (text, pair) = ("\"a text\"", "\"a text\" --text2 \"another\"");
+    let python_pair = "\"a text\", text_pair=\"another\"";
     let (arguments, call, python) = match (profile.input, profile.output) {
-        (InputShape::Text, Output::Sequence) => ("\"a text\"", "session.classify(&[\"a text\"])?", "\"a text\""),
-        (InputShape::Pair, _) => (
-            "\"a text\" --text2 \"another\"",
-            "session.classify_pairs(&[(\"a text\", \"another\")])?",
-            "\"a text\", text_pair=\"another\"",
-        ),
-        (InputShape::Text, _) => ("\"a text\"", "session.tag_texts(&[\"a text\"])?", "\"a text\""),
+        (InputShape::Text, Output::Sequence) => (text, "session.classify(&[\"a text\"])?", text),
+        (InputShape::Text, Output::LabelSet) => (text, "session.label_sets(&[\"a text\"])?", text),
+        (InputShape::Text, Output::Value) => (text, "session.score(&[\"a text\"])?", text),
+        (InputShape::Pair, Output::Value) => (pair, "session.score_pairs(&[(\"a text\", \"another\")])?", python_pair),
+        (InputShape::Pair, _) => (pair, "session.classify_pairs(&[(\"a text\", \"another\")])?", python_pair),
+        (InputShape::Text, _) => (text, "session.tag_texts(&[\"a text\"])?", text),
         (InputShape::Question, _) => (
             "\"a question?\" --context \"a text\"",
             "session.answer(&[(\"a question?\", \"a text\")])?",

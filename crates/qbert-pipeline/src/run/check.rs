@@ -6,7 +6,7 @@ use std::sync::Arc;
 use qbert_model::{Checkpoint, Head};
 use qbert_quant::GroupSpec;
 use qbert_tasks::{Dataset, Features, LabelSource, Labels, SharedData, Tokenizer, mapping_note};
-use qbert_train::loading::{check_length, head_for, headless, labels_of_head};
+use qbert_train::loading::{check_length, head_for, headless, labels_of_head, problem_of};
 use serde_json::{Value, json};
 
 use super::{Job, hashes};
@@ -89,7 +89,7 @@ fn length(job: &Job, checkpoint: &Checkpoint, tokenizer: &Tokenizer, dev: &Datas
 fn plan_request(job: &Job, checkpoint: &Checkpoint) -> Result<PlanRequest> {
     let config = checkpoint.config();
     if let Some(path) = &job.own_plan {
-        planning::read(path)?.check_layers(config.layers)?;
+        planning::read(path)?.check_layers(config.distinct_layers())?;
         return Ok(job.plan.clone());
     }
     let mut request = job.plan.clone();
@@ -101,7 +101,7 @@ fn plan_request(job: &Job, checkpoint: &Checkpoint) -> Result<PlanRequest> {
     let limits = request.size.is_some() || request.budget.is_some() || request.max_drop.is_some();
     let open = request.high.is_empty() && !limits;
     if open && request.bits.len() == 2 {
-        request.high = vec![config.layers.div_ceil(2)];
+        request.high = vec![config.distinct_layers().div_ceil(2)];
     }
     let shape = config.shape(Some(&checkpoint.layout()));
     planning::check(&request, &Model { directory: &job.directory, shape: &shape })?;
@@ -115,7 +115,8 @@ fn training_data(
     shared: &mut SharedData,
 ) -> Result<(Arc<Dataset>, Option<String>)> {
     let task = job.data.task;
-    if checkpoint.head() != head_for(task) {
+    let means_another = checkpoint.problem() != problem_of(task.kind().profile().output);
+    if checkpoint.head() != head_for(task) || means_another {
         let why = match (checkpoint.head(), checkpoint.unsupported_head()) {
             (Head::None, None) => "the model has no head yet".to_owned(),
             _ => headless(checkpoint, task).to_string(),

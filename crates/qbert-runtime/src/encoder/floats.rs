@@ -1,11 +1,11 @@
 //! An encoder layer whose activations stay in f32: the operations of training without their derivatives.
 
 use qbert_kernels::int::NormOutput;
-use qbert_kernels::{Compute, LayerNorm, MatMut, MatRef, Start};
+use qbert_kernels::{BiasRows, Compute, LayerNorm, MatMut, MatRef, Start};
 
 use super::Encoder;
 use crate::state::{FloatBuffers, State, room};
-use crate::weights::{Layer, Linear};
+use crate::weights::{LayerWeights, Linear};
 
 /// Attention probabilities that are in memory at once, over all heads, if a row of each is no more: 16 MiB, all of 512
 /// tokens in BERT-large.
@@ -13,7 +13,7 @@ const MOST_PROBABILITIES: usize = 1 << 22;
 
 impl Encoder {
     /// Computes one layer from the hidden state, in place.
-    pub(super) fn layer_in_floats(&self, layer: &Layer, only_first: bool, state: &mut State) {
+    pub(super) fn layer_in_floats(&self, layer: &LayerWeights, only_first: bool, state: &mut State) {
         let config = self.model.config();
         let (rows, width) = (state.shape.rows, state.shape.width);
         let State { hidden, floats, offsets, shape, .. } = state;
@@ -79,7 +79,12 @@ impl Encoder {
                 let query = query.block(first..first + rows, 0..size);
                 let probabilities = &mut probabilities[..rows * length];
                 kernels.gemm_nt(query, key, Start::ZERO, MatMut::new(probabilities, rows, length));
-                kernels.softmax(probabilities, length, scale);
+                match &self.weights.bias {
+                    None => kernels.softmax(probabilities, length, scale),
+                    Some(bias) => {
+                        kernels.softmax_biased(probabilities, length, scale, BiasRows { bias, head, first });
+                    }
+                }
                 let probabilities = MatRef::new(probabilities, rows, length);
                 kernels.gemm_nn(probabilities, value, Start::ZERO, MatMut::new(out, rows, size));
             }

@@ -1,13 +1,13 @@
 //! Pooler and head, in f32.
 
-use qbert_model::family::Pooling;
+use qbert_model::family::PoolerActivation;
 
 use super::Encoder;
 use super::floats::multiply;
 use crate::state::{Shape, State, room};
 
 impl Encoder {
-    /// Pooler (first token → linear → tanh) and head, from the last hidden state.
+    /// Pooler (first token → linear → activation) and head, from the last hidden state.
     pub(super) fn finish(&self, state: &mut State) {
         let State { hidden, first_tokens, pooled, logits, shape, offsets, .. } = state;
         let Shape { rows, width, .. } = *shape;
@@ -21,8 +21,14 @@ impl Encoder {
             }
             let pooled = room(pooled, sequences * width);
             multiply(&self.compute, &pooler.weight, &pooler.bias, first, pooled);
-            match self.model.config().family.pooling {
-                Pooling::FirstTokenTanh => self.compute.kernels().tanh_in_place(pooled),
+            match self.model.layout().head_class().pooler.map(|pooler| pooler.activation) {
+                Some(PoolerActivation::Tanh) => self.compute.kernels().tanh_in_place(pooled),
+                // The first tokens are not needed any more, so their memory takes the values in front of it.
+                Some(PoolerActivation::Of(activation)) => {
+                    first.copy_from_slice(pooled);
+                    self.compute.activate(activation, first, pooled);
+                }
+                None => {}
             }
             shape.pooled_rows = sequences;
         }

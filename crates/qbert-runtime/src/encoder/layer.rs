@@ -3,14 +3,13 @@
 use qbert_kernels::int::{
     AttentionInput, Codes, LinearInput, LinearLayer, LinearOutput, NormOutput, PackedWeights, Quantizer,
 };
-use qbert_model::family::Activation;
 use qbert_model::packed::PackedSite;
 use qbert_quant::Site;
 
 use super::Encoder;
 use super::floats::keep_rows;
 use crate::state::{CodeBuffers, FloatBuffers, State, room};
-use crate::weights::{Floats, Layer, Linear, Quantizers};
+use crate::weights::{Floats, LayerWeights, Linear, Quantizers};
 
 /// Codes to be written, and how they are made.
 struct CodesOutput<'a> {
@@ -23,7 +22,7 @@ impl Encoder {
     /// of the next layer's input, if there is one.
     pub(super) fn layer_in_codes(
         &self,
-        layer: &Layer,
+        layer: &LayerWeights,
         own: &Quantizers,
         next: Option<Quantizer>,
         only_first: bool,
@@ -44,6 +43,7 @@ impl Encoder {
             value: (value, value_by),
             heads: config.heads,
             starts: offsets,
+            bias: self.weights.bias.as_ref(),
         };
         self.compute.attention(&attention, context, own.context);
         if only_first {
@@ -75,7 +75,7 @@ impl Encoder {
     /// Query, key and value: in one go where all three are codes.
     fn attention_inputs(
         &self,
-        layer: &Layer,
+        layer: &LayerWeights,
         own: &Quantizers,
         input: &Codes,
         targets: [&mut Codes; 3],
@@ -130,9 +130,7 @@ impl Encoder {
         let CodesOutput { codes, quantizer } = target;
         match self.packed(linear) {
             Some((weights, params)) => {
-                let output = match self.model.config().activation {
-                    Activation::Gelu => LinearOutput::Gelu(codes, quantizer),
-                };
+                let output = LinearOutput::Activated(self.model.config().activation, codes, quantizer);
                 self.compute.linear(input, [LinearLayer { weights, params, output }]);
             }
             None => {
@@ -170,9 +168,7 @@ impl Encoder {
 
     /// The activation between the feed-forward matrices, in f32.
     pub(super) fn activate(&self, before: &[f32], after: &mut [f32]) {
-        match self.model.config().activation {
-            Activation::Gelu => self.compute.gelu(before, after),
-        }
+        self.compute.activate(self.model.config().activation, before, after);
     }
 
     /// `out = read · Wᵀ + b`.

@@ -1,6 +1,6 @@
 //! Labels of texts and pairs of texts.
 
-use qbert_model::Head;
+use qbert_model::Problem;
 use qbert_tasks::Encoded;
 use qbert_tasks::classify::{decode, encode};
 use serde::Serialize;
@@ -40,7 +40,7 @@ pub struct LabelScore {
 pub(super) struct EncodedText(Encoded);
 
 /// A text, and the second one of a pair.
-type Source<'a> = (&'a str, Option<&'a str>);
+pub(super) type Source<'a> = (&'a str, Option<&'a str>);
 
 impl<'a> Encoding<Source<'a>> for EncodedText {
     type Output = Classification;
@@ -83,7 +83,7 @@ impl Session {
     /// [`Error::WrongTask`](crate::Error::WrongTask) if the model does not label texts,
     /// [`Error::Item`](crate::Error::Item) for a text that cannot be encoded.
     pub fn classify<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Classification>> {
-        self.require(Head::SequenceClassification, "a label of a text")?;
+        self.require_problem(Problem::SingleLabel, "the one label of a text")?;
         let sources = texts.iter().map(|text| Ok((text.as_ref(), None)));
         indexed(self.run_each::<_, EncodedText>(sources.collect()))
     }
@@ -102,7 +102,7 @@ impl Session {
     /// As for [`Session::classify`]; [`Error::SingleTexts`](crate::Error::SingleTexts) if the model was trained on single
     /// texts.
     pub fn classify_pairs<S: AsRef<str>>(&self, pairs: &[(S, S)]) -> Result<Vec<Classification>> {
-        self.require(Head::SequenceClassification, "a label of a text")?;
+        self.require_problem(Problem::SingleLabel, "the one label of a text")?;
         self.check_pair()?;
         let sources = pairs.iter().map(|(text, text2)| Ok((text.as_ref(), Some(text2.as_ref()))));
         indexed(self.run_each::<_, EncodedText>(sources.collect()))

@@ -6,6 +6,7 @@
 
 use super::ClassifyExample;
 use crate::encoded::Encoded;
+use crate::tokenizer::Frame;
 use crate::{Error, Result, Tokenizer};
 
 /// An encoded example with its label.
@@ -22,17 +23,17 @@ pub struct ClassifyFeature {
 /// # Errors
 /// [`Error::MaxLen`] when `max_len` leaves no room for a piece of each text.
 pub fn encode(tokenizer: &Tokenizer, text: &str, text2: Option<&str>, max_len: usize) -> Result<Encoded> {
-    check_max_len(max_len, text2.is_some())?;
-    let special = tokenizer.special();
+    let frame = tokenizer.frame();
+    check_max_len(max_len, frame, text2.is_some())?;
     let Some(text2) = text2 else {
-        let (kept, removed) = tokenizer.first_ids(text, max_len - 2)?;
-        return Ok(Encoded { removed, ..Encoded::build(special, &kept, None) });
+        let (kept, removed) = tokenizer.first_ids(text, max_len - frame.single())?;
+        return Ok(Encoded { removed, ..Encoded::build(frame, &kept, None) });
     };
     // Neither text keeps more than all the room, and what exceeds it counts as removed whatever the other one has.
-    let room = max_len - 3;
+    let room = max_len - frame.pair();
     let ((first, more), (second, more2)) = (tokenizer.first_ids(text, room)?, tokenizer.first_ids(text2, room)?);
     let (kept, kept2) = longest_first(first.len() + more, second.len() + more2, room);
-    let encoded = Encoded::build(special, &first[..kept], Some(&second[..kept2]));
+    let encoded = Encoded::build(frame, &first[..kept], Some(&second[..kept2]));
     Ok(Encoded { removed: first.len() + more + second.len() + more2 - kept - kept2, ..encoded })
 }
 
@@ -48,8 +49,8 @@ pub fn encode_all(tokenizer: &Tokenizer, examples: &[ClassifyExample], max_len: 
     examples.iter().map(feature).collect()
 }
 
-fn check_max_len(max_len: usize, pair: bool) -> Result<()> {
-    let (least, what) = if pair { (5, "a pair of texts") } else { (3, "a text") };
+fn check_max_len(max_len: usize, frame: &Frame, pair: bool) -> Result<()> {
+    let (least, what) = if pair { (frame.pair() + 2, "a pair of texts") } else { (frame.single() + 1, "a text") };
     if max_len < least { Err(Error::MaxLen { max_len, least, what }) } else { Ok(()) }
 }
 

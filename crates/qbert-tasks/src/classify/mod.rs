@@ -10,7 +10,7 @@ mod score;
 
 pub use decode::{Choice, best, decode, softmax};
 pub use encode::{ClassifyFeature, encode, encode_all};
-pub(crate) use read::read;
+pub(crate) use read::{LIST_SEPARATOR, read, read_rows};
 pub(crate) use score::score;
 pub use score::{ClassificationReport, report};
 
@@ -109,13 +109,22 @@ impl Examples for ClassifyData {
     }
 
     fn lengths(&self, tokenizer: &Tokenizer, options: &QaOptions) -> Result<Vec<ExampleLengths>> {
-        let one = |example: &ClassifyExample| {
-            let encoded = encode(tokenizer, &example.text, example.text2.as_deref(), options.max_len)?;
-            let (length, removed) = (encoded.len(), encoded.removed);
-            Ok(ExampleLengths { whole: length + removed, truncated: removed > 0, sequences: vec![length] })
-        };
-        self.examples.iter().map(one).collect()
+        lengths(&self.examples, tokenizer, options)
     }
+}
+
+/// The lengths of texts and pairs in tokens.
+pub(crate) fn lengths(
+    examples: &[ClassifyExample],
+    tokenizer: &Tokenizer,
+    options: &QaOptions,
+) -> Result<Vec<ExampleLengths>> {
+    let one = |example: &ClassifyExample| {
+        let encoded = encode(tokenizer, &example.text, example.text2.as_deref(), options.max_len)?;
+        let (length, removed) = (encoded.len(), encoded.removed);
+        Ok(ExampleLengths { whole: length + removed, truncated: removed > 0, sequences: vec![length] })
+    };
+    examples.iter().map(one).collect()
 }
 
 /// The labels of these examples, for the loss.

@@ -11,24 +11,28 @@ use qbert_quant::nearest;
 
 use super::{ClassifyData, ClassifyExample};
 use crate::files::delimited::Table;
-use crate::files::jsonl::{Objects, name_value, text_value};
+use crate::files::jsonl::{Objects, list_value, name_value, number_value, text_value};
 use crate::files::{Format, ReadOptions, unknown_label};
+use crate::kinds::InputShape;
 use crate::{Error, Kind, Labels, Result, Task};
 
 const TEXT_NAMES: &[&str] = &["text", "sentence", "sentence1", "premise", "question1"];
 const TEXT2_NAMES: &[&str] = &["text2", "text_b", "sentence2", "hypothesis", "question2"];
-const LABEL_NAMES: &[&str] = &["label", "gold_label", "labels", "class", "category", "target", "sentiment"];
+const LABEL_NAMES: &[&str] = &["label", "gold_label", "labels", "class", "category", "target", "sentiment", "score"];
 const ID_NAMES: &[&str] = &["id", "index", "idx", "guid"];
 
 /// MNLI's mark for a pair on which the annotators did not agree.
 const NO_MAJORITY: &str = "-";
 
 /// A row whose label has not been looked up, because the list of labels may not be known yet.
-struct RawExample {
-    example: ClassifyExample,
-    label: Option<String>,
-    line: usize,
+pub(crate) struct RawExample {
+    pub(crate) example: ClassifyExample,
+    pub(crate) label: Option<String>,
+    pub(crate) line: usize,
 }
+
+/// Stands between the names of a list in a JSON file.
+pub(crate) const LIST_SEPARATOR: char = '\u{1f}';
 
 /// The columns to use, as indices into the header.
 struct Roles {
@@ -38,21 +42,26 @@ struct Roles {
     id: Option<usize>,
 }
 
-pub(crate) fn read(task: Task, paths: &[&Path], options: &ReadOptions) -> Result<ClassifyData> {
+/// The rows of all files with their labels as they stand there.
+pub(crate) fn read_rows(task: Task, paths: &[&Path], options: &ReadOptions) -> Result<Vec<(PathBuf, RawExample)>> {
     let mut raw: Vec<(PathBuf, RawExample)> = Vec::new();
-    let mut skipped = 0;
     for path in paths {
-        let mut rows = read_file(task, path, options)?;
+        let rows = read_file(task, path, options)?;
         if rows.is_empty() {
             return Err(Error::NoExamples { path: path.to_path_buf(), what: "only a header" });
         }
-        if task == Task::Mnli {
-            let before = rows.len();
-            rows.retain(|row| row.label.as_deref() != Some(NO_MAJORITY));
-            skipped += before - rows.len();
-        }
         raw.extend(rows.into_iter().map(|row| (path.to_path_buf(), row)));
     }
+    Ok(raw)
+}
+
+pub(crate) fn read(task: Task, paths: &[&Path], options: &ReadOptions) -> Result<ClassifyData> {
+    let mut raw = read_rows(task, paths, options)?;
+    let before = raw.len();
+    if task == Task::Mnli {
+        raw.retain(|(_, row)| row.label.as_deref() != Some(NO_MAJORITY));
+    }
+    let skipped = before - raw.len();
     let found: BTreeSet<String> = raw.iter().filter_map(|(_, row)| row.label.clone()).collect();
     if options.labels.given().is_none() && task.default_labels().is_none() {
         refuse_regression(&raw)?;
@@ -123,12 +132,15 @@ fn format_of(task: Task, path: &Path, options: &ReadOptions) -> Result<Format> {
 
 fn read_table(task: Task, path: &Path, format: Format, options: &ReadOptions) -> Result<Vec<RawExample>> {
     let mut table = Table::open(path, format)?;
+    // No label is an answer too where there may be several.
+    let keep_empty = task.kind() == Kind::MultiLabel;
     let roles = roles(task, path, table.header(), options)?;
     let mut rows = Vec::new();
     while let Some(row) = table.next_row()? {
         // Cloned, because a user may use one column twice.
         let field = |column: usize| row.fields[column].clone();
-        let label = roles.label.map(field).map(|label| label.trim().to_owned()).filter(|label| !label.is_empty());
+        let label = roles.label.map(field).map(|label| label.trim().to_owned());
+        let label = label.filter(|label| keep_empty || !label.is_empty());
         let id = roles.id.map(field).unwrap_or_else(|| row.line.to_string());
         let text = field(roles.text);
         let text2 = roles.text2.map(field);
@@ -152,7 +164,15 @@ fn read_jsonl(task: Task, path: &Path, options: &ReadOptions) -> Result<Vec<RawE
         let text_of = |column: usize| text_value(path, &object, &names[column]).map(str::to_owned);
         let name_of = |column: usize| name_value(path, &object, &names[column]);
         let id = roles.id.map(name_of).transpose()?.flatten().unwrap_or_else(|| line.to_string());
-        let label = roles.label.map(name_of).transpose()?.flatten();
+        let label = match task.kind() {
+            Kind::MultiLabel => {
+                roles.label.map(|column| list_value(path, &object, &names[column])).transpose()?.flatten()
+            }
+            Kind::Score | Kind::ScorePair => {
+                roles.label.map(|column| number_value(path, &object, &names[column])).transpose()?.flatten()
+            }
+            _ => roles.label.map(name_of).transpose()?.flatten(),
+        };
         let text2 = roles.text2.map(text_of).transpose()?;
         let example = ClassifyExample { id, text: text_of(roles.text)?, text2, label: None };
         rows.push(RawExample { example, label, line });
@@ -169,7 +189,7 @@ fn roles(task: Task, path: &Path, header: &[String], options: &ReadOptions) -> R
     let required = |column: Option<usize>, role, tried| {
         column.ok_or_else(|| Error::NoColumn { path: path.to_owned(), role, tried, available: header.to_vec() })
     };
-    let pair = task.kind() == Kind::Pair;
+    let pair = task.kind().profile().input == InputShape::Pair;
     let text2 = if pair || columns.text2.is_some() { find(&columns.text2, TEXT2_NAMES)? } else { None };
     if pair {
         required(text2, "second text", TEXT2_NAMES)?;

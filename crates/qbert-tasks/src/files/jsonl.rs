@@ -103,6 +103,31 @@ pub(crate) fn name_value(path: &Path, object: &Object, key: &str) -> Result<Opti
     }
 }
 
+/// A list of labels, or one: strings or whole numbers; `None` where it is missing or null.
+pub(crate) fn list_value(path: &Path, object: &Object, key: &str) -> Result<Option<String>> {
+    let Some(Value::Array(list)) = object.fields.get(key) else { return name_value(path, object, key) };
+    let mut names = Vec::with_capacity(list.len());
+    for value in list {
+        names.push(match value {
+            Value::String(name) => name.clone(),
+            Value::Number(number) if number.is_i64() || number.is_u64() => number.to_string(),
+            other => {
+                let problem = format!("{key:?} contains {}, not a string or whole number", describe(other));
+                return Err(layout(path, object.line, problem));
+            }
+        });
+    }
+    Ok(Some(names.join(&crate::classify::LIST_SEPARATOR.to_string())))
+}
+
+/// A value, as a number or a string; `None` where it is missing, null or empty.
+pub(crate) fn number_value(path: &Path, object: &Object, key: &str) -> Result<Option<String>> {
+    match object.fields.get(key) {
+        Some(Value::Number(number)) => Ok(Some(number.to_string())),
+        _ => name_value(path, object, key),
+    }
+}
+
 fn layout(path: &Path, line: usize, problem: String) -> Error {
     Error::JsonLayout { path: path.to_owned(), at: format!("line {line}"), problem, layout: LAYOUT }
 }

@@ -18,6 +18,8 @@ pub enum Outcomes {
     /// The entities: `2` if both of two entities were found and nothing else, `1/3/2` if one of three found was right
     /// and there are two.
     Entities(List<EntityCounts>),
+    /// The true value and the predicted one: `2.5:2.31`.
+    Values(List<ValuePair>),
     /// The overlap of the answer with the best gold answer, from 0 to 1: `1 0.6667 0`.
     Overlap(List<Overlap>),
 }
@@ -28,6 +30,7 @@ impl Outcomes {
         match self {
             Self::Right(all) => all.0.len(),
             Self::Entities(all) => all.0.len(),
+            Self::Values(all) => all.0.len(),
             Self::Overlap(all) => all.0.len(),
         }
     }
@@ -37,11 +40,12 @@ impl Outcomes {
         self.len() == 0
     }
 
-    /// The resulting figure in percent: accuracy, entity F1, or the F1 of answers.
+    /// The resulting figure in percent: accuracy, F1 of entities or labels, the correlation of values, or the F1 of answers.
     pub fn value(&self) -> f64 {
         match self {
             Self::Right(all) => 100.0 * mean(&all.numbers()),
             Self::Entities(all) => 100.0 * entity_f1(&all.0),
+            Self::Values(all) => 100.0 * pearson(&all.0),
             Self::Overlap(all) => 100.0 * mean(&all.numbers()),
         }
     }
@@ -59,6 +63,12 @@ impl Outcomes {
         match self {
             Self::Right(all) => of_mean(all.numbers()),
             Self::Overlap(all) => of_mean(all.numbers()),
+            Self::Values(all) => {
+                // A correlation is the mean of products of standardized values, linearized.
+                let r = pearson(&all.0);
+                let influence = |(x, y): (f64, f64)| 100.0 * (x * y - r * (x * x + y * y) / 2.0);
+                standardized(&all.0).into_iter().map(influence).collect()
+            }
             Self::Entities(all) => {
                 let (f1, whole) = (entity_f1(&all.0), all.0.iter().map(EntityCounts::both).sum::<f64>());
                 let scale = if whole == 0.0 { 0.0 } else { 100.0 * all.0.len() as f64 / whole };
@@ -67,6 +77,52 @@ impl Outcomes {
             }
         }
     }
+}
+
+/// Both values of every pair in standard deviations from their mean; 0 where all are equal.
+fn standardized(pairs: &[ValuePair]) -> Vec<(f64, f64)> {
+    let side = |of: fn(&ValuePair) -> f64| {
+        let values: Vec<f64> = pairs.iter().map(of).collect();
+        let center = mean(&values);
+        let deviation = mean(&values.iter().map(|value| (value - center).powi(2)).collect::<Vec<_>>()).sqrt();
+        let scale = if deviation > 0.0 { 1.0 / deviation } else { 0.0 };
+        values.into_iter().map(move |value| (value - center) * scale).collect::<Vec<f64>>()
+    };
+    side(|pair| pair.gold).into_iter().zip(side(|pair| pair.found)).collect()
+}
+
+/// Pearson's correlation; 0 where one side is constant.
+pub(crate) fn pearson(pairs: &[ValuePair]) -> f64 {
+    mean(&standardized(pairs).into_iter().map(|(x, y)| x * y).collect::<Vec<_>>())
+}
+
+/// A true value and the predicted one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ValuePair {
+    /// The true value.
+    pub gold: f64,
+    /// The predicted one.
+    pub found: f64,
+}
+
+impl fmt::Display for ValuePair {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}", self.gold, self.found)
+    }
+}
+
+impl FromStr for ValuePair {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse::<f64>().ok().filter(|value| value.is_finite());
+        let pair = text.split_once(':').and_then(|(gold, found)| number(gold).zip(number(found)));
+        pair.map(|(gold, found)| Self { gold, found }).ok_or_else(|| format!("{text:?} is no pair of values"))
+    }
+}
+
+impl Outcome for ValuePair {
+    const BETWEEN: &'static str = " ";
 }
 
 /// The squared standard error of a sum of figures, from the sum of their influences.

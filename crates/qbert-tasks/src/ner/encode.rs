@@ -10,7 +10,7 @@
 //! prediction. A word longer than a window is truncated.
 
 use super::NerSentence;
-use crate::encoded::{Encoded, ids};
+use crate::encoded::Encoded;
 use crate::{Error, Result, Tokenizer};
 
 /// One input sequence: a sentence, or a window of a long one.
@@ -58,26 +58,29 @@ pub fn encode<S: AsRef<str>>(
     sentence: usize,
     max_len: usize,
 ) -> Result<Vec<NerWindow>> {
-    if max_len < 3 {
-        return Err(Error::MaxLen { max_len, least: 3, what: "a word" });
+    let frame = tokenizer.frame();
+    let least = frame.single() + 1;
+    if max_len < least {
+        return Err(Error::MaxLen { max_len, least, what: "a word" });
     }
     if let Some(tags) = tags.filter(|tags| tags.len() != words.len()) {
         let what = format!("tags of sentence {sentence}");
         return Err(Error::Length { what, expected: words.len(), found: tags.len() });
     }
-    let (pieces, removed) = word_pieces(tokenizer, words, max_len - 2)?;
-    let spans = window_spans(&pieces, max_len - 2);
+    let room = max_len - frame.single();
+    let (pieces, removed) = word_pieces(tokenizer, words, room)?;
+    let spans = window_spans(&pieces, room);
     let owners = owners(&pieces, &spans);
     let mut windows = Vec::with_capacity(spans.len());
     for (index, span) in spans.iter().enumerate() {
         let ids: Vec<u32> = pieces[span.clone()].concat();
         let mut window = NerWindow {
-            encoded: Encoded::build(tokenizer.special(), &ids, None),
+            encoded: Encoded::build(frame, &ids, None),
             sentence,
             words: Vec::new(),
-            labels: vec![None; ids.len() + 2],
+            labels: vec![None; ids.len() + frame.single()],
         };
-        let mut token = 1;
+        let mut token = frame.start.len();
         for word in span.clone() {
             if owners[word] == index {
                 window.words.push(WordPosition { word, token });
@@ -98,7 +101,7 @@ fn word_pieces<S: AsRef<str>>(tokenizer: &Tokenizer, words: &[S], room: usize) -
     let mut all = Vec::with_capacity(words.len());
     let mut removed = 0;
     for word in words {
-        let mut ids = ids(tokenizer, word.as_ref())?;
+        let mut ids = tokenizer.word_ids(word.as_ref())?;
         if ids.is_empty() {
             ids.push(tokenizer.special().unk);
         }

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use super::{QaAnswer, QaExample};
 use crate::encoded::{CharacterIndex, Encoded, byte_of_character, ids};
+use crate::tokenizer::Frame;
 use crate::{Error, Result, Tokenizer};
 
 /// What to do with a training window without the answer.
@@ -53,6 +54,17 @@ impl QaOptions {
             return Err(Error::MaxLen { max_len: self.max_len, least, what });
         }
         if self.stride == 0 { Err(Error::ZeroStride) } else { Ok(()) }
+    }
+
+    /// [`QaOptions::check`] for a tokenizer with this frame, which may have more special tokens than BERT's.
+    fn check_within(&self, frame: &Frame) -> Result<()> {
+        self.check()?;
+        let least = self.max_question + frame.pair() + 1;
+        if self.max_len < least {
+            let what = "a question of the greatest length with one piece of context";
+            return Err(Error::MaxLen { max_len: self.max_len, least, what });
+        }
+        Ok(())
     }
 }
 
@@ -121,16 +133,17 @@ struct Source<'a> {
 
 impl Source<'_> {
     fn windows(&self, tokenizer: &Tokenizer, example: usize, options: &QaOptions) -> Result<Vec<QaWindow>> {
-        options.check()?;
+        let frame = tokenizer.frame();
+        options.check_within(frame)?;
         let question = &self.question[..self.question.len().min(options.max_question)];
-        let room = options.max_len - question.len() - 3;
+        let room = options.max_len - question.len() - frame.pair();
         let spans = window_spans(self.pieces.len(), room, options.stride);
         let best = best_windows(&spans);
         let answer = self.answer.map(|answer| self.answer_pieces(answer));
         let mut windows = Vec::with_capacity(spans.len());
         for (index, span) in spans.iter().enumerate() {
-            let begin = question.len() + 2;
-            let mut encoded = Encoded::build(tokenizer.special(), question, Some(&self.pieces.ids[span.clone()]));
+            let begin = frame.start.len() + question.len() + frame.between.len();
+            let mut encoded = Encoded::build(frame, question, Some(&self.pieces.ids[span.clone()]));
             encoded.removed = self.question.len() - question.len();
             windows.push(QaWindow {
                 encoded,

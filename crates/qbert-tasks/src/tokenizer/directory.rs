@@ -29,6 +29,9 @@ const VOCABULARY_CLASSES: &[&str] = &[
     "LxmertTokenizer",
 ];
 
+/// Files of tokenizers that only `transformers` can turn into a `tokenizer.json`.
+const UNCONVERTED: [&str; 4] = ["merges.txt", "sentencepiece.bpe.model", "spiece.model", "vocab.json"];
+
 /// Settings that name the special tokens, in the order of [`SPECIAL_TOKENS`].
 const SPECIAL_KEYS: [&str; 5] = ["pad_token", "unk_token", "cls_token", "sep_token", "mask_token"];
 
@@ -49,7 +52,13 @@ impl Tokenizer {
         let vocab = read_if_there(&vocab_path)?;
         let files = SideFiles::read(directory)?;
         match (json, vocab) {
-            (None, None) => Err(Error::NoTokenizer { path: directory.to_owned() }),
+            (None, None) => {
+                let path = directory.to_owned();
+                match UNCONVERTED.into_iter().find(|file| directory.join(file).exists()) {
+                    Some(file) => Err(Error::UnconvertedTokenizer { path, file }),
+                    None => Err(Error::NoTokenizer { path }),
+                }
+            }
             (None, Some(vocab)) => {
                 files.config.check_class(false)?;
                 let name = vocab_path.display().to_string();

@@ -1,4 +1,4 @@
-//! BERT's WordPiece tokenizer, read from `tokenizer.json` or `vocab.txt`, on top of the `tokenizers` crate.
+//! Tokenizers (WordPiece, BPE, Unigram), read from `tokenizer.json` or `vocab.txt`, on top of the `tokenizers` crate.
 //!
 //! Two things differ from handing the file to that crate. Truncation and padding stored in a `tokenizer.json`
 //! (sentence-transformers' files pad everything to 128) are switched off: the tasks truncate, and nothing is padded.
@@ -9,6 +9,7 @@ mod charsmap;
 mod chunks;
 mod definition;
 mod directory;
+mod frame;
 mod guard;
 
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use tokenizers::{AddedToken, ModelWrapper, NormalizerWrapper, PreTokenizerWrappe
 
 use self::chunks::Cuts;
 use self::definition::{AddedId, limits};
+pub(crate) use self::frame::{Frame, Special};
 use self::guard::guarded;
 use crate::error::shortened;
 use crate::ner::Ideographs;
@@ -33,16 +35,16 @@ const LONGEST_WORD: usize = 100;
 /// How much of a text is read to count the pieces that are cut off.
 const COUNTED_BYTES: usize = 1 << 20;
 
-/// Ids of the tokens every BERT input is built with.
+/// Ids of the tokens every input is built with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpecialIds {
-    /// `[CLS]`, the first token of every sequence.
+    /// `[CLS]` or `<s>`, the first token of every sequence.
     pub cls: u32,
-    /// `[SEP]`, after each text.
+    /// `[SEP]` or `</s>`, after each text.
     pub sep: u32,
-    /// `[PAD]`; never produced here, but exports need it.
+    /// `[PAD]` or `<pad>`; never produced here, but exports need it.
     pub pad: u32,
-    /// `[UNK]`, for what the vocabulary cannot spell.
+    /// `[UNK]` or `<unk>`, for what the vocabulary cannot spell.
     pub unk: u32,
 }
 
@@ -117,6 +119,7 @@ impl Pieces {
 pub struct Tokenizer {
     inner: Arc<tokenizers::Tokenizer>,
     special: SpecialIds,
+    frame: Arc<Frame>,
     vocab_size: usize,
     /// Where a long text may be cut.
     cuts: Arc<Cuts>,
@@ -126,7 +129,8 @@ impl Tokenizer {
     /// From the text of a `tokenizer.json`; `name` stands for it in errors.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] when it cannot be parsed, [`Error::MissingSpecialToken`] when it is not BERT's.
+    /// [`Error::Tokenizer`] when it cannot be parsed, [`Error::MissingSpecialToken`] when it has none to begin or end a
+    /// sequence with.
     pub fn from_json(name: &str, bytes: &[u8]) -> Result<Self> {
         let definition = definition::check(bytes).map_err(|problem| unusable(name, &problem))?;
         let inner = guarded(|| tokenizers::Tokenizer::from_bytes(&definition.text))
@@ -191,14 +195,22 @@ impl Tokenizer {
     fn finish(name: &str, mut inner: tokenizers::Tokenizer, vocab_size: Option<usize>) -> Result<Self> {
         inner.with_truncation(None).map_err(|error| unusable(name, &error.to_string()))?;
         inner.with_padding(None);
-        let id = |token: &'static str| {
-            inner.token_to_id(token).ok_or_else(|| Error::MissingSpecialToken { name: name.to_owned(), token })
+        let frame = Frame::of(name, &inner)?;
+        let id = |names: [&'static str; 2]| {
+            let found = names.into_iter().find_map(|token| inner.token_to_id(token));
+            found.ok_or_else(|| Error::MissingSpecialToken { name: name.to_owned(), token: names[0] })
         };
-        let special = SpecialIds { cls: id("[CLS]")?, sep: id("[SEP]")?, pad: id("[PAD]")?, unk: id(UNKNOWN)? };
+        let of_frame = |part: &[Special]| part.last().map_or(0, |special| special.id);
+        let special = SpecialIds {
+            cls: of_frame(&frame.start),
+            sep: of_frame(&frame.end),
+            pad: id(["[PAD]", "<pad>"])?,
+            unk: id([UNKNOWN, "<unk>"])?,
+        };
         let largest = || inner.get_vocab(true).into_values().max().unwrap_or_default();
         let vocab_size = vocab_size.unwrap_or_else(|| largest() as usize + 1);
         let cuts = Arc::new(guarded(|| Cuts::of(&inner)).map_err(|problem| unusable(name, &problem))?);
-        Ok(Self { inner: Arc::new(inner), special, vocab_size, cuts })
+        Ok(Self { inner: Arc::new(inner), special, frame: Arc::new(frame), vocab_size, cuts })
     }
 
     /// One more than the largest id: the number of rows a word embedding needs.
@@ -206,9 +218,27 @@ impl Tokenizer {
         self.vocab_size
     }
 
-    /// The ids of `[CLS]`, `[SEP]`, `[PAD]` and `[UNK]`.
+    /// The ids of `[CLS]`, `[SEP]`, `[PAD]` and `[UNK]`, or of what the tokenizer has in their place.
     pub fn special(&self) -> SpecialIds {
         self.special
+    }
+
+    /// The special tokens round texts.
+    pub(crate) fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
+    /// The pieces of a word of a sentence, as they are in the middle of a text: in byte-level BPE with the space in front.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::pieces`].
+    pub(crate) fn word_ids(&self, word: &str) -> Result<Vec<u32>> {
+        match self.inner.get_pre_tokenizer() {
+            Some(PreTokenizerWrapper::ByteLevel(bytes)) if !bytes.add_prefix_space => {
+                self.pieces(&format!(" {word}")).map(|pieces| pieces.ids)
+            }
+            _ => self.pieces(word).map(|pieces| pieces.ids),
+        }
     }
 
     /// The token of an id.
@@ -238,7 +268,13 @@ impl Tokenizer {
             let (start, chunk) = chunk?;
             let encoding = self.encoding(chunk)?;
             pieces.ids.extend_from_slice(encoding.get_ids());
-            pieces.offsets.extend(encoding.get_offsets().iter().map(|&(from, to)| (start + from, start + to)));
+            // Some tokenizers count the space in front of a word as part of its first piece.
+            let trimmed = |&(from, to): &(usize, usize)| {
+                let own = chunk.get(from..to).unwrap_or_default();
+                let blank = own.len() - own.trim_start().len();
+                if blank < own.len() { (start + from + blank, start + to) } else { (start + from, start + to) }
+            };
+            pieces.offsets.extend(encoding.get_offsets().iter().map(trimmed));
         }
         Ok(pieces)
     }
@@ -292,7 +328,14 @@ impl Tokenizer {
         let added = self.inner.get_added_tokens_decoder();
         let usual_added = added.values().all(is_plain_special);
         let present = SPECIAL_TOKENS.iter().filter(|token| self.inner.token_to_id(token).is_some()).count();
-        if !usual_model || !normalizer.clean_text || !usual_added || added.len() != present {
+        let by_name = |token: &str| self.inner.token_to_id(token);
+        let usual_frame = Frame::new(by_name("[CLS]")?, by_name("[SEP]")?, 1);
+        if !usual_model
+            || !normalizer.clean_text
+            || !usual_added
+            || added.len() != present
+            || *self.frame != usual_frame
+        {
             return None;
         }
         let options = VocabOptions {

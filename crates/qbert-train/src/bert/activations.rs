@@ -3,12 +3,14 @@
 //! Training keeps what the backward pass needs of every layer; evaluation needs one layer's worth. Buffers only ever
 //! grow, to the largest batch seen.
 
+use qbert_kernels::DistanceBias;
 use qbert_kernels::int::Codes;
 use qbert_model::{Config, HeadClass};
 
 use super::quantized::Quantized;
 use crate::batch::Batch;
 use crate::ops::attention::Heads;
+use crate::ops::pooler::PoolerBuffers;
 use crate::ops::residual_norm::Saved;
 
 /// What one encoder layer computes and the backward pass needs again.
@@ -47,6 +49,12 @@ pub struct Activations {
     pub hidden: Vec<Vec<f32>>,
     /// The sum under the embedding's LayerNorm.
     pub embedding: Saved,
+    /// The position embedding's row of every token.
+    pub position_rows: Vec<u32>,
+    /// What the projection of the embeddings reads `[T, E]`; empty without one.
+    pub embedded: Vec<f32>,
+    /// What attention adds to its scores.
+    pub bias: Option<DistanceBias>,
     /// One per layer, or a single one in evaluation.
     pub layers: Vec<LayerActivations>,
     /// The activation's input `[T, I]` in the current layer; unused where every layer keeps its own.
@@ -59,6 +67,8 @@ pub struct Activations {
     pub first_tokens: Vec<f32>,
     /// The pooler's output `[B, H]`.
     pub pooled: Vec<f32>,
+    /// What the pooler's activation reads, and its slope, `[B, H]`; empty where the output tells both.
+    pub pooler_activation: PoolerBuffers,
     /// What the head reads, after dropout: `[B, H]` or `[T, H]`.
     pub head_input: Vec<f32>,
     /// The head's output: `[B, labels]` or `[T, labels]`.
@@ -138,7 +148,8 @@ impl Activations {
         let kept = if self.keep { config.layers } else { 1 };
         self.hidden.resize_with(if self.keep { config.layers + 1 } else { 2 }, Vec::new);
         self.hidden.iter_mut().for_each(|buffer| buffer.resize(tokens * hidden, 0.0));
-        self.embedding.resize(tokens, hidden);
+        self.embedding.resize(tokens, config.embedding_size);
+        self.embedded.resize(if config.has_projection() { tokens * config.embedding_size } else { 0 }, 0.0);
         self.layers.resize_with(kept, LayerActivations::default);
         for layer in &mut self.layers {
             layer.qkv.resize(tokens * 3 * hidden, 0.0);
@@ -153,10 +164,11 @@ impl Activations {
         }
         self.pre_activation.resize(if self.curvature { 0 } else { tokens * wide }, 0.0);
         self.scratch.resize(heads.scratch(batch), 0.0);
-        let rows = if head.pooled { batch.sequences() } else { tokens };
+        let rows = if head.reads_pooler() { batch.sequences() } else { tokens };
         let pooled = if pooler { batch.sequences() * hidden } else { 0 };
         self.first_tokens.resize(pooled, 0.0);
         self.pooled.resize(pooled, 0.0);
+        self.pooler_activation.resize(head.pooler.map(|pooler| pooler.activation), pooled);
         self.head_input.resize(if head.output.is_none() { 0 } else { rows * hidden }, 0.0);
         self.logits.resize(rows * outputs, 0.0);
     }
@@ -183,8 +195,11 @@ pub struct BackwardBuffers {
     pub d_logits: Vec<f32>,
     /// Gradient of what the head reads.
     pub d_head_input: Vec<f32>,
-    /// Gradient of the pooler's input, before tanh.
+    /// Gradient of the pooler's input, before its activation.
     pub d_pooled: Vec<f32>,
+    /// Gradient of what the projection of the embeddings reads, and of the sum under its norm, `[T, E]` each; empty
+    /// without a projection.
+    pub d_embedded: [Vec<f32>; 2],
 }
 
 impl BackwardBuffers {
@@ -201,5 +216,6 @@ impl BackwardBuffers {
         self.d_logits.resize(activations.logits.len(), 0.0);
         self.d_head_input.resize(activations.head_input.len(), 0.0);
         self.d_pooled.resize(activations.pooled.len(), 0.0);
+        self.d_embedded.iter_mut().for_each(|buffer| buffer.resize(activations.embedded.len(), 0.0));
     }
 }

@@ -1,7 +1,7 @@
 //! The backward pass: the forward pass read from the end, one layer's gradients in memory at a time.
 
 use qbert_kernels::{Compute, LayerNormGradients, Start};
-use qbert_model::family::{NormPlacement, Positions};
+use qbert_model::family::NormPlacement;
 use qbert_quant::ActivationParams;
 
 use super::forward::linear_at;
@@ -158,10 +158,14 @@ impl Bert {
         if let Some(dropout) = self.dropout(mode, Place::Head) {
             dropout.apply(compute, d_head_input);
         }
-        let pooler = self.pooler(compute, weights, batch).zip(self.spans.pooler.as_ref());
+        let pooler = self.pooler(compute, weights, batch, mode).zip(self.spans.pooler.as_ref());
         match pooler {
-            Some((pooler, span)) if self.layout.head_class().pooled => {
-                let saved = pooler::Saved { first: &activations.first_tokens, pooled: &activations.pooled };
+            Some((pooler, span)) if self.layout.head_class().reads_pooler() => {
+                let saved = pooler::Saved {
+                    first: &activations.first_tokens,
+                    pooled: &activations.pooled,
+                    activation: &activations.pooler_activation,
+                };
                 pooler.backward(saved, d_head_input, d_pooled, linear_gradients(gradients, span), d_hidden);
             }
             _ => d_hidden.copy_from_slice(d_head_input),
@@ -222,9 +226,14 @@ impl Bert {
             dropout: self.dropout(mode, Place::Probabilities(layer)),
             quantized: kept.quantized.as_ref().map(|notes| notes.attention),
             teacher: teacher.map(|t| (&t.teacher.layers[layer].probabilities[..], (t.attention / rows) as f32)),
+            bias: activations.bias.as_ref(),
         };
         let (qkv, probabilities) = (&kept.qkv, &kept.probabilities);
-        let core = attention::BackwardBuffers { qkv, probabilities, d_context: d_sum, scratch, d_qkv };
+        let d_bias = self.spans.relative_bias.clone().map(|span| attention::BiasGradient {
+            bias: self.config.family.relative_bias,
+            table: &mut gradients[span],
+        });
+        let core = attention::BackwardBuffers { qkv, probabilities, d_context: d_sum, scratch, d_qkv, d_bias };
         attention::backward_with(compute, self.heads(), batch, treatment, core);
         if let Some(notes) = &kept.quantized {
             quantize::backward_passed(compute, &notes.qkv_passed, d_qkv);
@@ -238,21 +247,29 @@ impl Bert {
     /// From the gradient of the first layer's input to those of the embedding tables.
     fn embedding_backward(&self, given: Given<'_>, buffers: &mut BackwardBuffers, gradients: &mut [f32]) {
         let Given { pass: Pass { compute, weights, batch, mode }, activations, .. } = given;
-        let BackwardBuffers { d_hidden, d_sum, .. } = buffers;
+        let BackwardBuffers { d_hidden, d_sum, d_embedded: [d_embedded, d_embedded_sum], .. } = buffers;
+        let (d_out, d_sum) = match &self.spans.projection {
+            None => (d_hidden, d_sum),
+            Some(span) => {
+                let projection = linear_gradients(gradients, span);
+                linear::backward_parameters(compute, &activations.embedded, d_hidden, projection);
+                linear::backward_input(compute, linear_at(weights, span), d_hidden, Start::ZERO, d_embedded);
+                (d_embedded, d_embedded_sum)
+            }
+        };
         if let Some(dropout) = self.dropout(mode, Place::Embedding) {
-            dropout.apply(compute, d_hidden);
+            dropout.apply(compute, d_out);
         }
         let span = &self.spans.embedding_norm;
         let gamma = &weights[span.gamma.clone()];
         let norm = norm_gradients(gradients, span);
-        residual_norm::backward(compute, gamma, &activations.embedding, d_hidden, d_sum, norm);
+        residual_norm::backward(compute, gamma, &activations.embedding, d_out, d_sum, norm);
         let [word, position, token_type] = self.spans.embeddings.clone();
-        // The tables are the first three parameters, next to each other.
-        let (word, rest) = gradients[word.start..token_type.end].split_at_mut(word.len());
+        // The tables are the first parameters, next to each other.
+        let end = token_type.end.max(position.end);
+        let (word, rest) = gradients[word.start..end].split_at_mut(word.len());
         let (position, token_type) = rest.split_at_mut(position.len());
         let mut tables = embedding::TableGradients { word, position, token_type };
-        match self.config.family.positions {
-            Positions::Learned => embedding::backward(compute, batch, self.config.hidden_size, d_sum, &mut tables),
-        }
+        embedding::backward(compute, batch, &activations.position_rows, d_sum, &mut tables);
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use qbert_kernels::{Compute, LayerNorm};
-use qbert_model::family::{NormPlacement, Positions};
+use qbert_model::family::NormPlacement;
 
 use super::integers::LayerIntegers;
 use super::{Activations, Bert, Integers, LayerActivations, LinearSpan, Mode, NormSpan, Pass, Place};
@@ -20,6 +20,22 @@ impl Bert {
     fn norm_at<'a>(&self, weights: &'a [f32], span: &NormSpan) -> LayerNorm<'a> {
         let (gamma, beta) = (&weights[span.gamma.clone()], &weights[span.beta.clone()]);
         LayerNorm { gamma, beta, epsilon: self.config.layer_norm_eps }
+    }
+
+    /// Resizes the buffers for a batch, and computes what all layers share.
+    fn prepare(&self, pass: Pass<'_>, activations: &mut Activations) {
+        let Pass { weights, batch, .. } = pass;
+        let pooler = self.spans.pooler.is_some();
+        activations.resize(&self.config, self.layout.head_class(), self.outputs, pooler, batch);
+        activations.position_rows.clear();
+        for range in batch.ranges() {
+            let rows = self.config.position_rows_of(&batch.input_ids[range]);
+            activations.position_rows.extend(rows.map(|row| row as u32));
+        }
+        activations.bias = self.spans.relative_bias.clone().map(|span| {
+            let longest = batch.ranges().map(|range| range.len()).max().unwrap_or(0);
+            self.config.distance_bias(&weights[span], longest)
+        });
     }
 
     /// Computes hidden states and logits of a batch into `activations`.
@@ -44,8 +60,7 @@ impl Bert {
     /// As [`Bert::forward`].
     pub fn forward_with(&self, pass: Pass<'_>, integers: Option<Integers<'_>>, activations: &mut Activations) {
         let Pass { compute, weights, batch, mode } = pass;
-        let pooler = self.spans.pooler.is_some();
-        activations.resize(&self.config, self.layout.head_class(), self.outputs, pooler, batch);
+        self.prepare(pass, activations);
         activations.resize_quantized(integers.is_some(), batch.tokens(), &self.config);
         self.embed(compute, weights, batch, mode, activations);
         let mut integers = integers;
@@ -64,8 +79,7 @@ impl Bert {
     /// # Panics
     /// As [`Bert::forward`].
     pub fn embedded(&self, pass: Pass<'_>, activations: &mut Activations) -> Vec<f32> {
-        let pooler = self.spans.pooler.is_some();
-        activations.resize(&self.config, self.layout.head_class(), self.outputs, pooler, pass.batch);
+        self.prepare(pass, activations);
         self.embed(pass.compute, pass.weights, pass.batch, Mode::Evaluate, activations);
         activations.hidden[0].clone()
     }
@@ -81,8 +95,7 @@ impl Bert {
         input: &[f32],
         activations: &'a mut Activations,
     ) -> &'a [f32] {
-        let pooler = self.spans.pooler.is_some();
-        activations.resize(&self.config, self.layout.head_class(), self.outputs, pooler, pass.batch);
+        self.prepare(pass, activations);
         activations.resize_quantized(false, pass.batch.tokens(), &self.config);
         let (from, to) = (activations.hidden_index(layers.start), activations.hidden_index(layers.end));
         activations.hidden[from].copy_from_slice(input);
@@ -108,8 +121,7 @@ impl Bert {
         activations: &'a mut Activations,
     ) -> &'a [f32] {
         let pass = Pass { mode: Mode::Evaluate, ..pass };
-        let pooler = self.spans.pooler.is_some();
-        activations.resize(&self.config, self.layout.head_class(), self.outputs, pooler, pass.batch);
+        self.prepare(pass, activations);
         activations.resize_quantized(integers.is_some(), pass.batch.tokens(), &self.config);
         let (from, to) = (activations.hidden_index(layer), activations.hidden_index(layer + 1));
         activations.hidden[from].copy_from_slice(input);
@@ -129,21 +141,20 @@ impl Bert {
         self.head_forward(pass.compute, pass.weights, pass.batch, pass.mode, activations);
     }
 
-    /// `hidden[0] = dropout(LayerNorm(word + position + type))`.
+    /// `hidden[0] = dropout(LayerNorm(word + position + type))`, through the projection where there is one.
     fn embed(&self, compute: &Compute, weights: &[f32], batch: &Batch, mode: Mode, activations: &mut Activations) {
         let [word, position, token_type] = self.spans.embeddings.clone().map(|span| &weights[span]);
         let tables = embedding::Tables { word, position, token_type };
-        let saved = &mut activations.embedding;
-        match self.config.family.positions {
-            Positions::Learned => {
-                embedding::forward(compute, tables, batch, self.config.hidden_size, &mut saved.sum);
-            }
-        }
+        let Activations { embedding: saved, embedded, hidden, position_rows, .. } = activations;
+        embedding::forward(compute, tables, batch, position_rows, &mut saved.sum);
         let norm = self.norm_at(weights, &self.spans.embedding_norm);
-        let out = &mut activations.hidden[0];
+        let out = if self.spans.projection.is_some() { &mut *embedded } else { &mut hidden[0] };
         residual_norm::forward(compute, norm, None, None, saved, out);
         if let Some(dropout) = self.dropout(mode, Place::Embedding) {
             dropout.apply(compute, out);
+        }
+        if let Some(span) = &self.spans.projection {
+            linear::forward(compute, linear_at(weights, span), embedded, &mut hidden[0]);
         }
     }
 
@@ -158,7 +169,7 @@ impl Bert {
         let spans = &self.spans.layers[layer];
         let (from, to) = (activations.hidden_index(layer), activations.hidden_index(layer + 1));
         let kept = activations.layer_index(layer);
-        let Activations { hidden, layers, pre_activation, scratch, keep, curvature, quantized: buffers, .. } =
+        let Activations { hidden, layers, pre_activation, scratch, keep, curvature, quantized: buffers, bias, .. } =
             activations;
         // The input is read and the output written: two different buffers of one list.
         let mut output = std::mem::take(&mut hidden[to]);
@@ -169,7 +180,8 @@ impl Bert {
         let pre_activation = if *curvature { &mut layer_activations.pre_activation } else { pre_activation };
         let mut integers = integers.map(|Integers { activations: source, weights }| {
             let notes = layer_activations.quantized.get_or_insert_default();
-            LayerIntegers { source, weights, buffers, notes, compute, layer, tokens: batch.tokens() }
+            let stored = self.config.weights_of(layer);
+            LayerIntegers { source, weights, buffers, notes, compute, layer, stored, tokens: batch.tokens() }
         });
 
         let linear = linear_at(weights, &spans.attention_inputs);
@@ -181,7 +193,7 @@ impl Bert {
             }
         };
         let dropout = self.dropout(mode, Place::Probabilities(layer));
-        let treatment = attention::Treatment { dropout, quantized, teacher: None };
+        let treatment = attention::Treatment { dropout, quantized, teacher: None, bias: bias.as_ref() };
         let buffers = attention::ForwardBuffers { probabilities, scratch, context };
         attention::forward_with(compute, self.heads(), batch, treatment, qkv, buffers);
 
@@ -212,7 +224,7 @@ impl Bert {
         hidden[to] = output;
     }
 
-    /// Pooler (first token → linear → tanh), dropout, head.
+    /// Pooler (first token → linear → activation), dropout, head.
     fn head_forward(
         &self,
         compute: &Compute,
@@ -222,13 +234,13 @@ impl Bert {
         activations: &mut Activations,
     ) {
         let last = activations.hidden_index(self.config.layers);
-        let Activations { hidden, first_tokens, pooled, head_input, logits, .. } = activations;
+        let Activations { hidden, first_tokens, pooled, pooler_activation, head_input, logits, .. } = activations;
         let encoded = &hidden[last];
-        if let Some(pooler) = self.pooler(compute, weights, batch) {
-            pooler.forward(encoded, first_tokens, pooled);
+        if let Some(pooler) = self.pooler(compute, weights, batch, mode) {
+            pooler.forward(encoded, first_tokens, pooler_activation, pooled);
         }
         let Some(head) = &self.spans.head else { return };
-        let source = if self.layout.head_class().pooled { &pooled[..] } else { &encoded[..] };
+        let source = if self.layout.head_class().reads_pooler() { &pooled[..] } else { &encoded[..] };
         head_input.copy_from_slice(source);
         if let Some(dropout) = self.dropout(mode, Place::Head) {
             dropout.apply(compute, head_input);

@@ -27,6 +27,8 @@ pub(super) struct LayerIntegers<'a> {
     pub(super) notes: &'a mut Quantized,
     pub(super) compute: &'a Compute,
     pub(super) layer: usize,
+    /// The layer whose weights it computes with.
+    pub(super) stored: usize,
     pub(super) tokens: usize,
 }
 
@@ -67,11 +69,11 @@ impl LayerIntegers<'_> {
         linear: Linear<'_>,
         y: &mut [f32],
     ) {
-        let Self { weights, buffers, compute, layer, tokens, .. } = self;
+        let Self { weights, buffers, compute, stored, tokens, .. } = self;
         let Operand { values, params, quantized } = operand;
         let QuantizedInputs { values: copy, narrow, wide } = &mut **buffers;
         let codes = if values.len() == narrow.cols() * *tokens { narrow } else { wide };
-        let own = matrices.map(|matrix| weights.get(*layer, matrix));
+        let own = matrices.map(|matrix| weights.get(*stored, matrix));
         let quantizer = Quantizer::new(params.step(), params.zero_point());
         if own.iter().any(Option::is_some) {
             compute.quantize(values, codes, quantizer);
@@ -129,7 +131,7 @@ impl LayerIntegers<'_> {
         self.multiply([Matrix::Intermediate], Operand { values: middle, params, quantized: false }, linear, y);
     }
 
-    /// The second feed-forward matrix, after GELU's output is quantized in place.
+    /// The second feed-forward matrix, after the activation's output is quantized in place.
     pub(super) fn output(&mut self, inner: &mut [f32], slope: &mut [f32], linear: Linear<'_>, y: &mut [f32]) {
         let params = self.params(Tensor::Inner, inner);
         quantize::forward_with_slope(self.compute, params, inner, slope);

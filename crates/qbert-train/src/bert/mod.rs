@@ -19,7 +19,6 @@ mod tangent;
 use std::sync::Arc;
 
 use qbert_kernels::{Compute, DropoutKey};
-use qbert_model::family::Pooling;
 use qbert_model::{Config, Head, ParameterLayout};
 
 pub use activations::{Activations, BackwardBuffers, LayerActivations};
@@ -86,6 +85,7 @@ enum Place {
     Output(usize),
     Embedding,
     Head,
+    PoolerInput,
 }
 
 impl Place {
@@ -93,6 +93,7 @@ impl Place {
         match self {
             Self::Embedding => 0,
             Self::Head => 1,
+            Self::PoolerInput => 2,
             Self::Probabilities(layer) => 4 + 4 * layer as u32,
             Self::AttentionOutput(layer) => 5 + 4 * layer as u32,
             Self::Output(layer) => 6 + 4 * layer as u32,
@@ -142,20 +143,24 @@ impl Bert {
     }
 
     /// The pooler, where the model has one.
-    fn pooler<'a>(&self, compute: &'a Compute, weights: &'a [f32], batch: &'a Batch) -> Option<Pooler<'a>> {
-        let span = self.spans.pooler.as_ref()?;
-        match self.config.family.pooling {
-            Pooling::FirstTokenTanh => Some(Pooler { compute, linear: linear_at(weights, span), batch }),
-        }
+    fn pooler<'a>(&self, compute: &'a Compute, weights: &'a [f32], batch: &'a Batch, mode: Mode) -> Option<Pooler<'a>> {
+        let (span, described) = (self.spans.pooler.as_ref()?, self.layout.head_class().pooler?);
+        let dropout = self.dropout(mode, Place::PoolerInput);
+        let activation = described.activation;
+        Some(Pooler { compute, linear: linear_at(weights, span), batch, activation, dropout })
     }
 
     fn dropout(&self, mode: Mode, place: Place) -> Option<Dropout> {
         let Mode::Train { seed, step } = mode else { return None };
+        let (head, class) = (self.layout.head(), self.layout.head_class());
+        let sublayers = self.config.family.sublayer_dropout;
         let rate = match place {
             Place::Probabilities(_) => self.config.attention_dropout,
-            Place::Head if !self.layout.head_class().dropout => 0.0,
-            Place::Head => self.config.classifier_dropout,
-            _ => self.config.hidden_dropout,
+            Place::AttentionOutput(_) if !sublayers.attention => 0.0,
+            Place::Output(_) if !sublayers.feed_forward => 0.0,
+            Place::AttentionOutput(_) | Place::Output(_) | Place::Embedding => self.config.hidden_dropout,
+            Place::PoolerInput if !class.pooler.is_some_and(|pooler| pooler.input_dropout) => 0.0,
+            Place::Head | Place::PoolerInput => self.config.head_dropout(head),
         };
         (rate > 0.0).then(|| Dropout { key: DropoutKey::new(seed, step, place.site()), rate })
     }
@@ -177,7 +182,9 @@ impl Bert {
         if let Some(id) = batch.input_ids.iter().find(|&&id| id as usize >= self.config.vocab_size) {
             return problem(format!("token id {id}, but the model's vocabulary has {}", self.config.vocab_size));
         }
-        if let Some(segment) = batch.segments.iter().find(|&&s| usize::from(s) >= self.config.type_vocab_size) {
+        let types = self.config.type_vocab_size;
+        // Without a table of types there is nothing to look up, as in `transformers`.
+        if let Some(segment) = batch.segments.iter().find(|&&s| types > 0 && usize::from(s) >= types) {
             return problem(format!("token type {segment}, but the model has {}", self.config.type_vocab_size));
         }
         self.check_targets(batch)
@@ -189,6 +196,8 @@ impl Bert {
         let (found, expected, needed) = match &batch.targets {
             Targets::None => return Ok(()),
             Targets::Sequences(targets) => (targets.len(), batch.sequences(), Head::SequenceClassification),
+            Targets::LabelSets(sets) => (sets.len(), batch.sequences(), Head::SequenceClassification),
+            Targets::Values(values) => (values.len(), batch.sequences(), Head::SequenceClassification),
             Targets::Tokens(targets) => (targets.len(), batch.tokens(), Head::TokenClassification),
             Targets::Spans(targets) => (targets.len(), batch.sequences(), Head::QuestionAnswering),
         };
@@ -205,6 +214,16 @@ impl Bert {
             Targets::Spans(spans) => batch.ranges().zip(spans).find_map(|(range, &(start, end))| {
                 [start, end].into_iter().find(|&t| t as usize >= range.len()).map(|t| (t, range.len()))
             }),
+            Targets::LabelSets(sets) => sets.iter().flatten().find(|t| label_outside(t)).map(|&t| (t, self.outputs)),
+            Targets::Values(values) => {
+                if let Some(value) = values.iter().find(|value| !value.is_finite()) {
+                    return problem(format!("the value {value} to be learned"));
+                }
+                if self.outputs != 1 {
+                    return problem(format!("a value per sequence, but the model has {} outputs", self.outputs));
+                }
+                None
+            }
             Targets::None => None,
         };
         match outside {

@@ -75,11 +75,15 @@ fn counted_from(span: &Range<usize>, start: usize) -> Range<usize> {
 /// The whole model.
 #[derive(Debug, Clone)]
 pub struct Spans {
-    /// Word, position and type embedding.
+    /// Word, position and type embedding; empty for a table that the model does not have.
     pub embeddings: [Range<usize>; 3],
     /// The embedding's LayerNorm.
     pub embedding_norm: NormSpan,
-    /// The encoder layers.
+    /// The layer from the embeddings' width to the encoder's, where the model has one.
+    pub projection: Option<LinearSpan>,
+    /// The table of the relative bias, where the model has one.
+    pub relative_bias: Option<Range<usize>>,
+    /// The encoder layers as they are computed. Those that share weights have the same places.
     pub layers: Vec<LayerSpans>,
     /// The pooler, where the model has one.
     pub pooler: Option<LinearSpan>,
@@ -96,13 +100,14 @@ impl Spans {
             None => Ok(None),
         };
         Ok(Self {
-            embeddings: [
-                places.of(Module::table(Embedding::Word).weight())?,
-                places.of(Module::table(Embedding::Position).weight())?,
-                places.of(Module::table(Embedding::Type).weight())?,
-            ],
+            embeddings: Embedding::ALL.map(|table| {
+                let parameter = layout.role(Module::table(table).weight());
+                parameter.map_or(0..0, |parameter| parameter.span.clone())
+            }),
             embedding_norm: places.norm(Module::EmbeddingNorm)?,
-            layers: (0..config.layers).map(|layer| places.layer(layer)).collect::<Result<_>>()?,
+            projection: optional(Module::EmbeddingProjection)?,
+            relative_bias: layout.role(Module::RelativeBias.weight()).map(|parameter| parameter.span.clone()),
+            layers: (0..config.layers).map(|layer| places.layer(config.weights_of(layer))).collect::<Result<_>>()?,
             pooler: optional(Module::Pooler)?,
             head: optional(Module::Head)?,
         })

@@ -1,4 +1,4 @@
-//! The attention core: `softmax(Q·Kᵀ/√D)·V`, for every sequence and head.
+//! The attention core: `softmax(Q·Kᵀ/√D)·V`, for every sequence and head; some families add a bias to the scores.
 //!
 //! Queries, keys and values lie side by side in one `[T, 3H]` matrix; head `h` has columns `h·D..(h+1)·D` of each third.
 //! Each sequence is one task and touches only its own rows. Probabilities before dropout are kept for the
@@ -13,7 +13,8 @@
 
 mod tangent;
 
-use qbert_kernels::{Compute, Kernels, MatMut, MatRef, Start};
+use qbert_kernels::{BiasRows, Compute, DistanceBias, Kernels, MatMut, MatRef, Start};
+use qbert_model::family::RelativeBias;
 use qbert_quant::ActivationParams;
 
 pub use tangent::{BackwardTangent, ForwardTangent, backward_tangent, forward_tangent};
@@ -74,6 +75,8 @@ pub struct Treatment<'a> {
     /// A teacher's probabilities of the same batch, and the weight of each row's divergence from them in the loss
     /// ([`super::distill`]); only the backward pass uses it.
     pub teacher: Option<(&'a [f32], f32)>,
+    /// What is added to the scaled scores.
+    pub bias: Option<&'a DistanceBias>,
 }
 
 /// One sequence's share of a forward pass.
@@ -150,7 +153,11 @@ fn forward_sequence(
     for (head, probabilities) in task.probabilities.chunks_exact_mut(square).enumerate() {
         let [query, key, value] = heads.parts(rows, head);
         kernels.gemm_nt(query, key, Start::ZERO, MatMut::new(probabilities, length, length));
-        kernels.softmax(probabilities, length, treatment.score_scale(heads));
+        let scale = treatment.score_scale(heads);
+        match treatment.bias {
+            None => kernels.softmax(probabilities, length, scale),
+            Some(bias) => kernels.softmax_biased(probabilities, length, scale, BiasRows { bias, head, first: 0 }),
+        }
         let offset = task.first_probability + head * square;
         let kept = treatment.apply(kernels, probabilities, &mut *task.scratch, offset, |values| {
             for value in values {
@@ -213,6 +220,31 @@ pub struct BackwardBuffers<'a> {
     pub scratch: &'a mut [f32],
     /// Gradient of `qkv` `[T, 3H]`, overwritten.
     pub d_qkv: &'a mut [f32],
+    /// Where the gradient of the bias is added, if there is one and it is wanted.
+    pub d_bias: Option<BiasGradient<'a>>,
+}
+
+/// The gradient of a relative bias.
+#[derive(Debug)]
+pub struct BiasGradient<'a> {
+    /// Which bucket a distance belongs to.
+    pub bias: RelativeBias,
+    /// `[buckets, N]`
+    pub table: &'a mut [f32],
+}
+
+impl BiasGradient<'_> {
+    /// Adds the sums over one sequence's diagonals: per head, from the key farthest before its query to the one
+    /// farthest after it.
+    fn add(&mut self, heads: Heads, diagonals: &[f32]) {
+        let per_head = diagonals.len() / heads.count;
+        let ahead = (per_head / 2).cast_signed();
+        for (head, sums) in diagonals.chunks_exact(per_head).enumerate() {
+            for (distance, sum) in (-ahead..=ahead).zip(sums) {
+                self.table[self.bias.bucket(distance) * heads.count + head] += sum;
+            }
+        }
+    }
 }
 
 /// One sequence's share of a backward pass.
@@ -225,6 +257,8 @@ struct BackwardTask<'a> {
     first_probability: usize,
     scratch: &'a mut [f32],
     d_rows: &'a mut [f32],
+    /// Sums of the scores' gradients over diagonals `[N, 2n - 1]`; empty without a bias.
+    d_diagonals: Vec<f32>,
 }
 
 /// From the gradient of the context to that of `qkv`.
@@ -247,7 +281,7 @@ pub fn backward_with(
     buffers: BackwardBuffers<'_>,
 ) {
     let hidden = heads.hidden();
-    let BackwardBuffers { qkv, probabilities, d_context, scratch, d_qkv } = buffers;
+    let BackwardBuffers { qkv, probabilities, d_context, scratch, d_qkv, d_bias } = buffers;
     let rows_of_gradient = split_by_sequence(d_qkv, batch, 3 * hidden);
     let mut rest = scratch;
     let mut first_probability = 0;
@@ -265,10 +299,15 @@ pub fn backward_with(
             probabilities: &probabilities[own],
             scratch,
             d_rows,
+            d_diagonals: vec![0.0; if d_bias.is_some() { heads.count * (2 * range.len() - 1) } else { 0 }],
         });
     }
     let kernels = compute.kernels();
     compute.threads().for_each_item(&mut tasks, |_, task| backward_sequence(kernels, heads, treatment, task));
+    if let Some(mut d_bias) = d_bias {
+        // One after the other, so that the sum does not depend on the threads.
+        tasks.iter().for_each(|task| d_bias.add(heads, &task.d_diagonals));
+    }
 }
 
 /// With `P` the probabilities, `M` the dropout mask, `C = (P∘M)·V`:
@@ -294,12 +333,22 @@ fn backward_sequence(kernels: Kernels, heads: Heads, treatment: Treatment<'_>, t
         if let Some(dropout) = treatment.dropout {
             dropout.apply_part(kernels, d_scores, offset);
         }
-        kernels.softmax_backward(own, d_scores, length, heads.scale());
+        // The bias is added after the scale, so its gradient is that of the scaled scores.
+        let by_diagonals = !task.d_diagonals.is_empty();
+        let scale = if by_diagonals { 1.0 } else { heads.scale() };
+        kernels.softmax_backward(own, d_scores, length, scale);
         if let Some((teacher, weight)) = treatment.teacher {
             let pairs = own.iter().zip(&teacher[offset..offset + square]);
             for (d, (s, t)) in d_scores.iter_mut().zip(pairs) {
-                *d += weight * heads.scale() * (s - t);
+                *d += weight * scale * (s - t);
             }
+        }
+        if by_diagonals {
+            let diagonals = &mut task.d_diagonals[head * (2 * length - 1)..(head + 1) * (2 * length - 1)];
+            for (query, row) in d_scores.chunks_exact(length).enumerate() {
+                kernels.add_scaled(1.0, row, &mut diagonals[length - 1 - query..][..length]);
+            }
+            kernels.scale(heads.scale(), d_scores);
         }
         let d_scores = MatRef::new(d_scores, length, length);
         kernels.gemm_nn(d_scores, key, Start::ZERO, d_rows.block(0..length, part(0)));

@@ -8,14 +8,14 @@
 //! | attention | mean over all rows of `KL(P_t ‖ P_s)` | `P_s − P_t` of the scaled scores |
 //!
 //! The softmaxes of the answers are those of the cross-entropy ([`super::loss`]): one per sequence, per labelled token,
-//! or per end of a span. Sums have an order that does not depend on the
+//! per label of a text with several, or per end of a span. Answers that are values have `(s − t)²` and `2·(s − t)` instead. Sums have an order that does not depend on the
 //! number of threads; those over hidden states and attention go over blocks in f32 and over the blocks in f64, since nothing
 //! but the log reads them.
 
 use qbert_kernels::{CHUNK, Compute};
 
 use super::loss::softmaxes;
-use crate::batch::Batch;
+use crate::batch::{Batch, Targets};
 
 /// Adds the gradient of the soft answers, times `scale`, to that of the logits and returns the term's value.
 pub fn answers(
@@ -25,6 +25,16 @@ pub fn answers(
     (temperature, scale): (f64, f64),
     d_logits: &mut [f32],
 ) -> f64 {
+    if let Targets::Values(values) = &batch.targets {
+        let share = 1.0 / values.len().max(1) as f64;
+        let mut total = 0.0;
+        for (d, (s, t)) in d_logits.iter_mut().zip(student.iter().zip(teacher)) {
+            let difference = f64::from(*s) - f64::from(*t);
+            total += difference * difference;
+            *d += (2.0 * scale * share * difference) as f32;
+        }
+        return share * total;
+    }
     let all = softmaxes(batch, labels);
     let share = 1.0 / all.len().max(1) as f64;
     let mut total = 0.0;
@@ -42,6 +52,10 @@ pub fn answers(
 
 /// The sum over the softmaxes of a batch of `KL(q ‖ p)`, and their number: the term of [`answers`] alone.
 pub fn answer_divergence((student, teacher): (&[f32], &[f32]), batch: &Batch, labels: usize) -> (f64, usize) {
+    if let Targets::Values(values) = &batch.targets {
+        let squares = student.iter().zip(teacher).map(|(s, t)| (f64::from(*s) - f64::from(*t)).powi(2));
+        return (squares.sum(), values.len());
+    }
     let all = softmaxes(batch, labels);
     let mut total = 0.0;
     for softmax in &all {

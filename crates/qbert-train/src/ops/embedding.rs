@@ -1,63 +1,74 @@
 //! The embedding sum: word + position + token type, before its LayerNorm.
 //!
-//! Positions count from the start of each sequence, not of the batch.
+//! Positions count from the start of each sequence, not of the batch. `E` is the width of the tables, which most families
+//! give the encoder as well.
 
 use qbert_kernels::Compute;
 
 use crate::batch::Batch;
 
-/// The three tables, each row-major with `H` columns.
+/// The three tables, each row-major with `E` columns.
 #[derive(Debug, Clone, Copy)]
 pub struct Tables<'a> {
-    /// `[vocabulary, H]`
+    /// `[vocabulary, E]`
     pub word: &'a [f32],
-    /// `[positions, H]`
+    /// `[positions, E]`
     pub position: &'a [f32],
-    /// `[types, H]`
+    /// `[types, E]`, empty for a model without token types
     pub token_type: &'a [f32],
 }
 
 /// Where the gradients of the three tables are added.
 #[derive(Debug)]
 pub struct TableGradients<'a> {
-    /// `[vocabulary, H]`
+    /// `[vocabulary, E]`
     pub word: &'a mut [f32],
-    /// `[positions, H]`
+    /// `[positions, E]`
     pub position: &'a mut [f32],
-    /// `[types, H]`
+    /// `[types, E]`, empty for a model without token types
     pub token_type: &'a mut [f32],
 }
 
-fn row(index: usize, hidden: usize) -> std::ops::Range<usize> {
-    index * hidden..(index + 1) * hidden
+fn row(index: usize, width: usize) -> std::ops::Range<usize> {
+    index * width..(index + 1) * width
 }
 
-/// `sum[t] = word[id] + position[p] + type[s]`, `[T, H]`.
-pub fn forward(compute: &Compute, tables: Tables<'_>, batch: &Batch, hidden: usize, sum: &mut [f32]) {
+/// `sum[t] = word[id] + position[p] + type[s]`, `[T, E]`; `positions` are the rows of the position table.
+pub fn forward(compute: &Compute, tables: Tables<'_>, batch: &Batch, positions: &[u32], sum: &mut [f32]) {
     let kernels = compute.kernels();
-    let mut parts = split_by_sequence(sum, batch, hidden);
+    let width = sum.len() / batch.tokens();
+    let mut parts = split_by_sequence(sum, batch, width);
     compute.threads().for_each_item(&mut parts, |sequence, part| {
         let first = batch.offsets[sequence];
-        for (position, out) in part.chunks_exact_mut(hidden).enumerate() {
-            let (id, segment) = (batch.input_ids[first + position], batch.segments[first + position]);
-            out.copy_from_slice(&tables.word[row(id as usize, hidden)]);
-            kernels.add_scaled(1.0, &tables.position[row(position, hidden)], out);
-            kernels.add_scaled(1.0, &tables.token_type[row(usize::from(segment), hidden)], out);
+        for (index, out) in part.chunks_exact_mut(width).enumerate() {
+            let token = first + index;
+            let (id, segment) = (batch.input_ids[token], batch.segments[token]);
+            out.copy_from_slice(&tables.word[row(id as usize, width)]);
+            kernels.add_scaled(1.0, &tables.position[row(positions[token] as usize, width)], out);
+            if !tables.token_type.is_empty() {
+                kernels.add_scaled(1.0, &tables.token_type[row(usize::from(segment), width)], out);
+            }
         }
     });
 }
 
-/// Adds each token's gradient to its three rows, token after token: one thread, so that rows that occur several times
+/// Adds each token's gradient to its rows, token after token: one thread, so that rows that occur several times
 /// are summed in one order. It is a few hundred additions per token, next to several million multiplications above.
-pub fn backward(compute: &Compute, batch: &Batch, hidden: usize, d_sum: &[f32], gradients: &mut TableGradients<'_>) {
+pub fn backward(
+    compute: &Compute,
+    batch: &Batch,
+    positions: &[u32],
+    d_sum: &[f32],
+    gradients: &mut TableGradients<'_>,
+) {
     let kernels = compute.kernels();
-    for range in batch.ranges() {
-        for (position, token) in range.enumerate() {
-            let d = &d_sum[row(token, hidden)];
-            let (id, segment) = (batch.input_ids[token] as usize, usize::from(batch.segments[token]));
-            kernels.add_scaled(1.0, d, &mut gradients.word[row(id, hidden)]);
-            kernels.add_scaled(1.0, d, &mut gradients.position[row(position, hidden)]);
-            kernels.add_scaled(1.0, d, &mut gradients.token_type[row(segment, hidden)]);
+    let width = d_sum.len() / batch.tokens();
+    for (token, d) in d_sum.chunks_exact(width).enumerate() {
+        let (id, segment) = (batch.input_ids[token] as usize, usize::from(batch.segments[token]));
+        kernels.add_scaled(1.0, d, &mut gradients.word[row(id, width)]);
+        kernels.add_scaled(1.0, d, &mut gradients.position[row(positions[token] as usize, width)]);
+        if !gradients.token_type.is_empty() {
+            kernels.add_scaled(1.0, d, &mut gradients.token_type[row(segment, width)]);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Cross-entropy for the three heads, and its gradient, in one pass over the logits.
+//! The losses of all heads and their gradients, in one pass over the logits: cross-entropy; for any number of labels, that
+//! of each label alone; for values, the squared error.
 //!
 //! The mean is over sequences, over labelled tokens, or over the starts and the ends of spans (the average of both
 //! means), as in `transformers`. The softmax of a span covers the tokens of its own sequence only. The arithmetic is in
@@ -32,6 +33,8 @@ pub fn cross_entropy(logits: &mut [f32], batch: &Batch, labels: usize, scale: f6
             let labelled = targets.iter().flatten().count();
             rows(logits, labels, targets.iter().copied(), labelled, scale)
         }
+        Targets::LabelSets(sets) => label_sets(logits, labels, sets, scale),
+        Targets::Values(values) => squared_errors(logits, values, scale),
         Targets::Spans(spans) => self::spans(logits, batch, spans, scale),
     }
 }
@@ -46,6 +49,17 @@ pub fn cross_entropy_tangent(logits: &[f32], tangent: &mut [f32], batch: &Batch,
             for (row, tangent) in logits.chunks_exact(labels).zip(tangent.chunks_exact_mut(labels)) {
                 term_tangent(row, tangent, 0, 1, weight);
             }
+        }
+        Targets::LabelSets(_) => {
+            let weight = scale / logits.len().max(1) as f64;
+            for (tangent, &logit) in tangent.iter_mut().zip(logits) {
+                let p = logistic(f64::from(logit));
+                *tangent = (weight * p * (1.0 - p) * f64::from(*tangent)) as f32;
+            }
+        }
+        Targets::Values(values) => {
+            let weight = 2.0 * scale / values.len().max(1) as f64;
+            tangent.iter_mut().for_each(|tangent| *tangent = (weight * f64::from(*tangent)) as f32);
         }
         Targets::Tokens(targets) => {
             let weight = scale / targets.iter().flatten().count().max(1) as f64;
@@ -67,6 +81,39 @@ pub fn cross_entropy_tangent(logits: &[f32], tangent: &mut [f32], batch: &Batch,
             }
         }
     }
+}
+
+/// `1/(1 + e^-x)`
+fn logistic(x: f64) -> f64 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// The mean over sequences and labels of `log(1 + e^x) − x·t`, with `t` 1 where the label is in the set.
+fn label_sets(logits: &mut [f32], labels: usize, sets: &[Vec<u32>], scale: f64) -> Loss {
+    let count = logits.len().max(1) as f64;
+    let mut total = 0.0;
+    for (row, set) in logits.chunks_exact_mut(labels).zip(sets) {
+        for (label, logit) in row.iter_mut().enumerate() {
+            let target = f64::from(u8::from(set.contains(&(label as u32))));
+            let x = f64::from(*logit);
+            // log(1 + e^x) without overflow.
+            total += x.max(0.0) + log(1.0 + exp(-x.abs())) - x * target;
+            *logit = (scale / count * (logistic(x) - target)) as f32;
+        }
+    }
+    Loss { mean: total / count, terms: sets.len() }
+}
+
+/// The mean over sequences of `(x − value)²`.
+fn squared_errors(logits: &mut [f32], values: &[f32], scale: f64) -> Loss {
+    let count = values.len().max(1) as f64;
+    let mut total = 0.0;
+    for (logit, &value) in logits.iter_mut().zip(values) {
+        let error = f64::from(*logit) - f64::from(value);
+        total += error * error;
+        *logit = (2.0 * scale / count * error) as f32;
+    }
+    Loss { mean: total / count, terms: values.len() }
 }
 
 fn rows(
@@ -129,6 +176,8 @@ pub(super) struct Softmax {
     first: usize,
     step: usize,
     count: usize,
+    /// Whether a logit of 0 takes part besides: the softmax of one label that is there or not.
+    or_not: bool,
 }
 
 impl Softmax {
@@ -138,7 +187,8 @@ impl Softmax {
 
     /// Probabilities of the logits over a temperature, and their logarithms.
     pub(super) fn of(self, logits: &[f32], temperature: f64) -> (Vec<f64>, Vec<f64>) {
-        let scaled: Vec<f64> = self.indices().map(|index| f64::from(logits[index]) / temperature).collect();
+        let own = self.indices().map(|index| f64::from(logits[index]) / temperature);
+        let scaled: Vec<f64> = own.chain(self.or_not.then_some(0.0)).collect();
         let max = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let log_sum = max + log(scaled.iter().map(|v| exp(v - max)).sum());
         let logarithms: Vec<f64> = scaled.iter().map(|v| v - log_sum).collect();
@@ -148,14 +198,26 @@ impl Softmax {
 
 /// The softmaxes over which the cross-entropy of a batch is the mean.
 pub(super) fn softmaxes(batch: &Batch, labels: usize) -> Vec<Softmax> {
-    let row = |index: usize| Softmax { first: index * labels, step: 1, count: labels };
+    let row = |index: usize| Softmax { first: index * labels, step: 1, count: labels, or_not: false };
     match &batch.targets {
         Targets::None => Vec::new(),
         Targets::Sequences(targets) => (0..targets.len()).map(row).collect(),
+        Targets::LabelSets(sets) => {
+            let single = |first: usize| Softmax { first, step: 1, count: 1, or_not: true };
+            (0..sets.len() * labels).map(single).collect()
+        }
+        // Values have no probabilities: distillation compares them as they are.
+        Targets::Values(_) => Vec::new(),
         Targets::Tokens(targets) => (0..targets.len()).filter(|&token| targets[token].is_some()).map(row).collect(),
         Targets::Spans(_) => {
             let ends = batch.ranges().flat_map(|range| [0, 1].map(|end| (range.clone(), end)));
-            ends.map(|(range, end)| Softmax { first: 2 * range.start + end, step: 2, count: range.len() }).collect()
+            ends.map(|(range, end)| Softmax {
+                first: 2 * range.start + end,
+                step: 2,
+                count: range.len(),
+                or_not: false,
+            })
+            .collect()
         }
     }
 }

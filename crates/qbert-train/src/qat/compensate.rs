@@ -9,6 +9,7 @@
 use std::ops::Range as Span;
 
 use qbert_kernels::{Compute, MatMut, MatRef, Start};
+use qbert_model::Config;
 use qbert_quant::{ActivationParams, Error as QuantError, InputMoments, Matrix, QuantParams, Site};
 
 use super::activations::ActivationRanges;
@@ -37,6 +38,8 @@ fn input_of(matrix: Matrix) -> usize {
 /// Sums up the second moments of what enters the matrices of one layer.
 struct Collector<'a> {
     ranges: &'a ActivationRanges,
+    config: &'a Config,
+    /// The layer, counted as in the layout. Where several computed layers have its weights, they all count.
     layer: usize,
     moments: [Vec<f32>; INPUTS.len()],
     quantized: Vec<f32>,
@@ -52,7 +55,7 @@ impl ActivationQuantizer for Collector<'_> {
     ) -> ActivationParams {
         let params = self.ranges.get(layer, tensor);
         let input = INPUTS.iter().position(|input| *input == tensor);
-        if let (true, Some(input)) = (layer == self.layer, input) {
+        if let (true, Some(input)) = (self.config.weights_of(layer) == self.layer, input) {
             let (rows, cols) = (values.rows(), values.cols());
             self.quantized.clear();
             self.quantized.extend((0..rows).flat_map(|row| values.row(row)).map(|&value| params.round_trip(value)));
@@ -95,7 +98,7 @@ pub(super) fn compensate(
     weights: &mut [f32],
     pass_done: PassDone<'_>,
 ) -> Result<()> {
-    for layer in 0..inputs.ranges.layers() {
+    for layer in 0..inputs.bert.config().distinct_layers() {
         let here = |rounded: &&Rounded<'_>| matches!(rounded.site, Site::Layer(own, _) if own == layer);
         if !matrices.iter().any(|rounded| here(&rounded)) {
             continue;
@@ -116,7 +119,8 @@ impl Inputs<'_> {
     /// The factored moments of what enters the matrices of a layer, by [`INPUTS`].
     fn factors(&self, layer: usize, weights: &[f32], pass_done: PassDone<'_>) -> Result<Vec<InputMoments>> {
         let Self { bert, compute, ranges, batches } = *self;
-        let mut collector = Collector { ranges, layer, moments: Default::default(), quantized: Vec::new() };
+        let config = bert.config();
+        let mut collector = Collector { ranges, config, layer, moments: Default::default(), quantized: Vec::new() };
         let mut activations = Activations::for_evaluation();
         // Without codes the pass takes the weights as they are: those above this layer are not rounded yet.
         let no_codes = WeightCodes::default();

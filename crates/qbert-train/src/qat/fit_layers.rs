@@ -93,7 +93,12 @@ impl Quantization {
         let mut inputs = fit.embedded(&self.copy);
         let (mut activations, mut buffers) = (Activations::for_training(), BackwardBuffers::default());
         let mut gradients = vec![0.0; masters.len()];
-        for (layer, span) in bert.layout().layers().iter().enumerate() {
+        let config = bert.config();
+        for layer in 0..config.layers {
+            let stored = config.weights_of(layer);
+            let span = &bert.layout().layers()[stored];
+            // Weights that several layers share cannot be fitted to one of them.
+            let is_alone = (0..config.layers).filter(|&other| config.weights_of(other) == stored).count() == 1;
             let mut evaluated = Activations::for_evaluation();
             for (target, batch) in targets.iter_mut().zip(batches) {
                 let pass = fit.pass(originals, batch);
@@ -101,6 +106,10 @@ impl Quantization {
             }
             let mut optimizer = LayerOptimizer::new(span.len(), steps);
             for step in 0..steps {
+                if !is_alone {
+                    pass_done();
+                    continue;
+                }
                 let index = step % batches.len();
                 let pass = fit.pass(&self.copy, &batches[index]);
                 let mut own = ranges.as_ref();
@@ -110,10 +119,10 @@ impl Quantization {
                 bert.fit_backward(pass, layer, &targets[index], &activations, &mut buffers, &mut gradients);
                 self.weights.straight_through_span(compute, masters, span, Mask::default(), &mut gradients);
                 optimizer.step(compute, &mut masters[span.clone()], &gradients[span.clone()]);
-                self.quantize_layer(compute, masters, layer, span)?;
+                self.quantize_layer(compute, masters, stored, span)?;
                 pass_done();
             }
-            for rounded in self.weights.matrices().filter(|own| own.site.layer() == Some(layer)) {
+            for rounded in self.weights.matrices().filter(|own| own.site.layer() == Some(stored)) {
                 masters[rounded.span.clone()].copy_from_slice(&self.copy[rounded.span]);
             }
             for (input, batch) in inputs.iter_mut().zip(batches) {

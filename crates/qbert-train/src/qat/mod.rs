@@ -39,6 +39,7 @@ pub(crate) fn map<T: Send + Clone>(compute: &Compute, tasks: usize, task: impl F
 #[derive(Debug)]
 pub struct Quantization {
     plan: Plan,
+    config: Config,
     weights: WeightQuantizer,
     activations: Option<RangeLearner>,
     /// The weights that passes compute with, in the layout of the masters. Rows of embedding tables are current only
@@ -68,12 +69,17 @@ impl Quantization {
             }
         };
         let (copy, codes) = (vec![0.0; layout.len()], WeightCodes::default());
-        Ok(Self { plan, weights, activations, copy, codes, compensated: false })
+        Ok(Self { plan, config: config.clone(), weights, activations, copy, codes, compensated: false })
     }
 
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The model's numbers.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// The quantizer of the weights.
@@ -203,7 +209,7 @@ impl Quantization {
         let layers = bert.config().layers;
         let (learns, fits) = (self.activations.is_some(), fit_steps > 0 && !batches.is_empty());
         // Ranges of activations are learned at first, after the layers are rounded, and after they are fitted.
-        let rounding = if compensate && learns { layers * batches.len() } else { 0 };
+        let rounding = if compensate && learns { bert.config().distinct_layers() * batches.len() } else { 0 };
         let fitting = if fits { layers * (fit_steps + batches.len()) } else { 0 };
         let learned = usize::from(learns) * (1 + usize::from(compensate) + usize::from(fits)) * batches.len();
         let (mut done, total) = (0, learned + rounding + fitting);

@@ -190,7 +190,7 @@ impl Student {
         if let Some(learner) = self.quantization.activations_mut() {
             learner.set_frozen(frozen);
         }
-        self.used = UsedRows::of(batches);
+        self.used = UsedRows::of(self.quantization.config(), batches);
         self.quantization.before_step(compute, masters, step, &self.used)
     }
 

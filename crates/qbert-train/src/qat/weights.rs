@@ -23,7 +23,7 @@ use std::str::FromStr;
 use qbert_kernels::int::{Neurons, WideWeights};
 use qbert_kernels::{CHUNK, Compute};
 use qbert_model::{Config, ParameterLayout};
-use qbert_quant::{Axis, Error as QuantError, Mask, Plan, QuantParams, Range, RangeMethod, Site, SitePlan};
+use qbert_quant::{Axis, Embedding, Error as QuantError, Mask, Plan, QuantParams, Range, RangeMethod, Site, SitePlan};
 
 use self::learned::RangeOptimizer;
 use self::rows::{Cut, Task};
@@ -130,9 +130,11 @@ impl WeightQuantizer {
     /// # Errors
     /// When the plan is for another number of layers, or a matrix cannot be grouped as it says.
     pub fn new(plan: &Plan, config: &Config, layout: &ParameterLayout) -> Result<Self> {
-        plan.check_layers(config.layers)?;
+        plan.check_layers(config.distinct_layers())?;
         let mut by_span: Vec<(Span<usize>, usize, Site, &SitePlan)> = Vec::new();
-        for (site, planned) in plan.sites() {
+        let has_table = |table: Embedding| config.tables().any(|(own, _)| own == table);
+        // A plan names all tables, also those that the family does without.
+        for (site, planned) in plan.sites().filter(|(site, _)| !matches!(site, Site::Embedding(t) if !has_table(*t))) {
             let parameter = layout.site(site).ok_or_else(|| crate::Error::NoParameter { name: site.to_string() })?;
             by_span.push((parameter.span.clone(), parameter.shape[1], site, planned));
         }

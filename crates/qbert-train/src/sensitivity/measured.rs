@@ -289,9 +289,11 @@ impl Trials<'_> {
             answers.push(activations.logits.clone());
         }
         let (mut trial, mut saved) = (full.to_vec(), Instant::now());
-        let total = bert.config().layers * Matrix::ALL.len() * widths;
+        let total = bert.config().distinct_layers() * Matrix::ALL.len() * widths;
         let mut done: usize = state.measured.sites.iter().map(|site| site.widths.len()).sum();
-        for layer in 0..bert.config().layers {
+        for layer in 0..bert.config().distinct_layers() {
+            // The first that is computed with these weights: nothing below it changes with them.
+            let first = bert.config().first_with_weights(layer);
             for matrix in Matrix::ALL {
                 let site = Site::Layer(layer, matrix);
                 let place = bert.layout().site(site).ok_or_else(|| Error::NoParameter { name: site.to_string() })?;
@@ -307,7 +309,7 @@ impl Trials<'_> {
                     let error = self.quantize(site, shape, bits, &full[span.clone()], &mut trial[span.clone()])?;
                     let (mut sum, mut terms) = (0.0, 0);
                     for ((batch, input), answer) in batches.iter().zip(&inputs).zip(&answers) {
-                        bert.forward_from(self.pass(&trial, batch), layer, input, &mut activations);
+                        bert.forward_from(self.pass(&trial, batch), first, input, &mut activations);
                         let pair = (&activations.logits[..], &answer[..]);
                         let (own, count) = answer_divergence(pair, batch, bert.outputs());
                         (sum, terms) = (sum + own, terms + count);
@@ -331,8 +333,9 @@ impl Trials<'_> {
                 }
                 trial[span.clone()].copy_from_slice(&full[span]);
             }
+            let next = bert.config().first_with_weights(layer + 1);
             for (batch, input) in batches.iter().zip(&mut inputs) {
-                let output = bert.layers_forward(self.pass(full, batch), layer..layer + 1, input, &mut activations);
+                let output = bert.layers_forward(self.pass(full, batch), first..next, input, &mut activations);
                 *input = output.to_vec();
             }
         }

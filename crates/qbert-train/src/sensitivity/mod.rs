@@ -149,7 +149,7 @@ fn analyze_loaded(
         }
     };
 
-    let layers = loaded.bert.config().layers;
+    let layers = loaded.bert.config().distinct_layers();
     let share = shard.share(settings.runs * layers);
     let (total, mut saved) = (share.len(), Instant::now());
     for run in 0..settings.runs {

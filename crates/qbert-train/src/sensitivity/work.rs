@@ -213,7 +213,7 @@ impl<'a> RunWork<'a> {
     /// Starts a layer from its starting vector.
     pub(super) fn start(&mut self, layer: usize) {
         let mut start = vec![0.0; self.size(layer)];
-        let index = self.run * self.loaded.bert.config().layers + layer;
+        let index = self.run * self.loaded.bert.config().distinct_layers() + layer;
         Stream::new(self.settings.seed, "analysis start", index as u64).fill_normal(&mut start, 1.0);
         let state = LayerState { layer, solver: Solver::new(self.settings, &start), traces: Vec::new() };
         self.add(state);
@@ -241,7 +241,7 @@ impl<'a> RunWork<'a> {
         let LayerState { layer, traces, .. } = &work.state;
         work.probe = None;
         if work.state.solver.method().vector().is_none() && traces.len() < self.settings.trace {
-            let unit = self.run * self.loaded.bert.config().layers + layer;
+            let unit = self.run * self.loaded.bert.config().distinct_layers() + layer;
             let index = unit * self.settings.trace + traces.len();
             let mut stream = Stream::new(self.settings.seed, "analysis trace", index as u64);
             let signs = (0..self.size(*layer)).map(|_| if stream.next_u64() >> 63 == 0 { 1.0 } else { -1.0 });

@@ -23,8 +23,11 @@ pub(crate) struct Golden {
 
 impl Golden {
     pub(crate) fn open(name: &str) -> Self {
-        let path = goldens().join(name);
-        Self { bytes: std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())) }
+        Self::at(&goldens().join(name))
+    }
+
+    pub(crate) fn at(path: &Path) -> Self {
+        Self { bytes: std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())) }
     }
 
     fn file(&self) -> SafeTensors<'_> {
@@ -40,6 +43,10 @@ impl Golden {
             Dtype::F32 => tensor.data().as_chunks::<4>().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect(),
             other => panic!("{name} is {other:?}"),
         }
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.file().tensor(name).is_ok()
     }
 
     pub(crate) fn integers(&self, name: &str) -> Vec<i64> {

@@ -56,23 +56,35 @@ impl HessianPass {
     }
 
     /// The layer that moves: also takes the directions of its own parameters. The tangents of their gradients are the
-    /// product; the gradient of the layer's input is not needed.
+    /// product; the gradient of the layer's input is needed only where layers below have the same weights.
     pub(super) fn own_backward(&mut self, point: Point<'_>, moved: &mut Moved<'_>) {
         self.own_feed_forward_backward(point, moved);
         self.own_attention_output_backward(point, moved);
         self.attention_backward(point, moved.layer);
-        // The input does not move, so the second term of the weight's product rule is zero.
+        let Point { bert, compute, weights, .. } = point;
         let gradients = linear_gradients(moved.product, &moved.spans.attention_inputs);
         let input = &self.activations.hidden[moved.layer];
-        linear::backward_parameters(point.compute, input, &self.backward.qkv, gradients);
+        let BackwardTangents { hidden, sum, qkv, .. } = &mut self.backward;
+        if moved.before == 0 {
+            // The input does not move, so the second term of the weight's product rule is zero.
+            return linear::backward_parameters(compute, input, qkv, gradients);
+        }
+        let d_qkv = dual(&self.gradients[moved.layer].qkv, qkv);
+        let input = dual(input, &self.own[moved.before].input);
+        linear::backward_parameters_tangent(compute, input, d_qkv, gradients);
+        hidden.copy_from_slice(sum);
+        let inputs = linear_at(weights, &bert.spans.layers[moved.layer].attention_inputs);
+        let turned = Some(linear_at(moved.direction, &moved.spans.attention_inputs));
+        linear::backward_input_tangent(compute, inputs, turned, d_qkv, Start::ACCUMULATE, hidden);
     }
 
     /// From the layer's output to its middle.
     fn own_feed_forward_backward(&mut self, point: Point<'_>, moved: &mut Moved<'_>) {
         let Point { bert, compute, weights, .. } = point;
-        let Moved { layer, spans: own, direction, product } = moved;
+        let Moved { layer, before, spans: own, direction, product } = moved;
         let spans = &bert.spans.layers[*layer];
         let Self { activations, gradients, tangents, backward, own: read, .. } = self;
+        let read = &read[*before];
         let (kept, d, moving) = (&activations.layers[*layer], &gradients[*layer], &tangents[*layer]);
         let BackwardTangents { hidden, middle, inner, pre_activation, norm_scratch, .. } = backward;
 
@@ -102,9 +114,10 @@ impl HessianPass {
     /// From the layer's middle to the context.
     fn own_attention_output_backward(&mut self, point: Point<'_>, moved: &mut Moved<'_>) {
         let Point { bert, compute, weights, .. } = point;
-        let Moved { layer, spans: own, direction, product } = moved;
+        let Moved { layer, before, spans: own, direction, product } = moved;
         let spans = &bert.spans.layers[*layer];
         let Self { activations, gradients, tangents, backward, own: read, .. } = self;
+        let read = &read[*before];
         let (kept, d, moving) = (&activations.layers[*layer], &gradients[*layer], &tangents[*layer]);
         let BackwardTangents { sum, middle, context, norm_scratch, .. } = backward;
 

@@ -37,6 +37,8 @@ pub(super) struct LayerTangents {
 /// Tangents of the inputs of a layer's matrices: needed again only where the matrices move.
 #[derive(Debug, Default)]
 pub(super) struct OwnTangents {
+    /// Of the layer's input; empty where that is fixed.
+    pub input: Vec<f32>,
     pub context: Vec<f32>,
     pub middle: Vec<f32>,
     pub inner: Vec<f32>,
@@ -129,22 +131,39 @@ fn all<const N: usize>(buffers: [&mut Vec<f32>; N], length: usize) {
     buffers.into_iter().for_each(|buffer| buffer.resize(length, 0.0));
 }
 
-impl HessianPass {
-    /// Resizes the buffers for a batch whose forward pass is done; layers below the lowest need none.
-    pub(super) fn resize(&mut self, point: Point<'_>) {
+impl Sizes {
+    fn of(point: Point<'_>) -> Self {
         let (config, batch) = (point.bert.config(), point.batch);
         let heads = Heads { count: config.heads, width: config.head_size() };
-        let sizes = Sizes {
+        Self {
             hidden: batch.tokens() * config.hidden_size,
             inner: batch.tokens() * config.intermediate_size,
             probabilities: heads.probabilities(batch),
             scratch: 2 * heads.scratch(batch),
-        };
+        }
+    }
+}
+
+impl HessianPass {
+    /// Resizes the tangents of `count` layers that move, of which all but the first have an input that moves.
+    pub(super) fn resize_own(&mut self, point: Point<'_>, count: usize) {
+        let sizes = Sizes::of(point);
+        if self.own.len() < count {
+            self.own.resize_with(count, OwnTangents::default);
+        }
+        for (index, own) in self.own.iter_mut().take(count).enumerate() {
+            own.resize(sizes);
+            own.input.resize(if index == 0 { 0 } else { sizes.hidden }, 0.0);
+        }
+    }
+
+    /// Resizes the buffers for a batch whose forward pass is done; layers below the lowest need none.
+    pub(super) fn resize(&mut self, point: Point<'_>) {
+        let (config, sizes) = (point.bert.config(), Sizes::of(point));
         self.gradients.resize_with(config.layers, LayerGradients::default);
         self.tangents.resize_with(config.layers, LayerTangents::default);
         self.gradients.iter_mut().skip(self.lowest).for_each(|layer| layer.resize(sizes));
         self.tangents.iter_mut().skip(self.lowest).for_each(|layer| layer.resize(sizes));
-        self.own.resize(sizes);
         self.passing.resize(sizes);
         self.backward.resize(sizes);
         self.hidden.resize(sizes.hidden, 0.0);

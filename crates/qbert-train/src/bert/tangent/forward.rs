@@ -15,17 +15,24 @@ fn norm_direction<'a>(direction: &'a [f32], span: &NormSpan) -> Direction<'a> {
 }
 
 impl HessianPass {
-    /// The layer that moves: its input is fixed, every parameter has a direction.
+    /// The layer that moves: every parameter has a direction, and its input is fixed, unless layers below have the same
+    /// weights.
     pub(super) fn own_forward(&mut self, point: Point<'_>, moved: &Moved<'_>) {
         let Point { bert, compute, weights, batch } = point;
-        let Moved { layer, spans: own, direction, .. } = moved;
+        let Moved { layer, before, spans: own, direction, .. } = moved;
+        let moves = *before > 0;
         let spans = &bert.spans.layers[*layer];
         let (kept, input) = (&self.activations.layers[*layer], &self.activations.hidden[*layer]);
         let LayerTangents { qkv, probabilities, attention_sum, pre_activation, output_sum } =
             &mut self.tangents[*layer];
-        let OwnTangents { context, middle, inner } = &mut self.own;
+        let OwnTangents { input: input_tangent, context, middle, inner } = &mut self.own[*before];
 
         linear::forward(compute, linear_at(direction, &own.attention_inputs), input, qkv);
+        if moves {
+            input_tangent.copy_from_slice(&self.hidden);
+            let inputs = linear_at(weights, &spans.attention_inputs);
+            linear::forward_tangent(compute, inputs, input_tangent, Start::ACCUMULATE, qkv);
+        }
         let buffers = ForwardTangent {
             probabilities: &kept.probabilities,
             probabilities_tangent: probabilities,
@@ -36,6 +43,9 @@ impl HessianPass {
         linear::forward(compute, linear_at(direction, &own.attention_output), &kept.context, attention_sum);
         let projection = linear_at(weights, &spans.attention_output);
         linear::forward_tangent(compute, projection, context, Start::ACCUMULATE, attention_sum);
+        if moves {
+            compute.add_scaled(1.0, input_tangent, attention_sum);
+        }
         let gamma = &weights[spans.attention_norm.gamma.clone()];
         let norm = Some(norm_direction(direction, &own.attention_norm));
         residual_norm::forward_tangent(compute, gamma, norm, &kept.attention, attention_sum, middle);
@@ -59,7 +69,7 @@ impl HessianPass {
         let spans = &bert.spans.layers[layer];
         let (kept, hidden) = (&self.activations.layers[layer], &mut self.hidden);
         let LayerTangents { qkv, probabilities, attention_sum, pre_activation, output_sum } = &mut self.tangents[layer];
-        let OwnTangents { context, middle, inner } = &mut self.passing;
+        let OwnTangents { context, middle, inner, .. } = &mut self.passing;
 
         linear::forward_tangent(compute, linear_at(weights, &spans.attention_inputs), hidden, Start::ZERO, qkv);
         let buffers = ForwardTangent {

@@ -66,6 +66,7 @@ fn layer_gradients(
         d_context: &d.context,
         scratch,
         d_qkv: &mut d.qkv,
+        d_bias: None,
     };
     attention::backward(compute, bert.heads(), batch, None, buffers);
 }

@@ -5,14 +5,20 @@ use qbert_kernels::Start;
 use super::buffers::Head;
 use super::{HessianPass, Point, dual};
 use crate::bert::forward::linear_at;
+use crate::bert::{Activations, Mode};
 use crate::ops::linear;
 use crate::ops::loss::{Loss, cross_entropy, cross_entropy_tangent};
-use crate::ops::pooler::Pooler;
+use crate::ops::pooler::{Pooler, Saved};
 
 /// The pooler, where the head reads it.
 fn pooler_of(point: Point<'_>) -> Option<Pooler<'_>> {
-    let pooler = point.bert.pooler(point.compute, point.weights, point.batch);
-    pooler.filter(|_| point.bert.layout.head_class().pooled)
+    let pooler = point.bert.pooler(point.compute, point.weights, point.batch, Mode::Evaluate);
+    pooler.filter(|_| point.bert.layout.head_class().reads_pooler())
+}
+
+/// What the pooler's forward pass left behind.
+fn saved(activations: &Activations) -> Saved<'_> {
+    Saved { first: &activations.first_tokens, pooled: &activations.pooled, activation: &activations.pooler_activation }
 }
 
 impl HessianPass {
@@ -29,7 +35,7 @@ impl HessianPass {
         };
         linear::backward_input(compute, linear_at(weights, head), logits, Start::ZERO, d_input);
         match pooler_of(point) {
-            Some(pooler) => pooler.backward_input(&self.activations.pooled, d_input, scratch, d_output),
+            Some(pooler) => pooler.backward_input(saved(&self.activations), d_input, scratch, d_output),
             None => d_output.copy_from_slice(d_input),
         }
         loss
@@ -48,7 +54,7 @@ impl HessianPass {
         let pooler = pooler_of(point);
         let input_tangent = match pooler {
             Some(pooler) => {
-                pooler.forward_tangent(encoded, &activations.pooled, scratch, pooled_tangent);
+                pooler.forward_tangent(encoded, saved(activations), scratch, pooled_tangent);
                 &*pooled_tangent
             }
             None => encoded,
@@ -59,8 +65,8 @@ impl HessianPass {
         let d_output = &mut self.backward.hidden;
         match pooler {
             Some(pooler) => {
-                let (pooled, d_pooled) = (dual(&activations.pooled, pooled_tangent), dual(d_input, d_input_tangent));
-                pooler.backward_tangent(pooled, d_pooled, scratch, d_output);
+                let d_pooled = dual(d_input, d_input_tangent);
+                pooler.backward_tangent(saved(activations), pooled_tangent, d_pooled, scratch, d_output);
             }
             None => d_output.copy_from_slice(d_input_tangent),
         }

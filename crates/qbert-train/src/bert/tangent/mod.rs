@@ -5,7 +5,7 @@
 //! `v`. It is computed directly, without a graph: [`HessianPass::prepare`] runs one ordinary forward and backward
 //! pass and keeps what tangents need; then [`HessianPass::product`] carries a tangent from the layer up to the loss and
 //! back down to it. Below the layer nothing moves, and above it only activations do, so that second-order parameter
-//! gradients are formed at the layer alone. One preparation serves any number of products, in one set of buffers.
+//! gradients are formed at the layer alone; where several layers share the weights, at each of them. One preparation serves any number of products, in one set of buffers.
 //!
 //! In comments a dot is a tangent: `ẋ` is how `x` changes when the layer's parameters move along `v`.
 //!
@@ -42,7 +42,10 @@ pub struct Point<'a> {
 
 /// One product: the layer that moves, its direction, and where the result is added.
 struct Moved<'a> {
+    /// The computed layer. Where layers share weights, all that have these move, one after the other.
     layer: usize,
+    /// How many of them come before it. The input of the first one is fixed.
+    before: usize,
     /// Places within `direction` and `product`.
     spans: LayerSpans,
     direction: &'a [f32],
@@ -55,8 +58,9 @@ pub struct HessianPass {
     activations: Activations,
     gradients: Vec<LayerGradients>,
     tangents: Vec<LayerTangents>,
-    /// The tangents of the moving layer that its parameters' second-order gradients need.
-    own: OwnTangents,
+    /// The tangents of the moving layer that its parameters' second-order gradients need. More than one where layers
+    /// share weights.
+    own: Vec<OwnTangents>,
     /// The same of every layer above, one after the other.
     passing: OwnTangents,
     /// Tangent of the output of the layer just computed `[T, H]`.
@@ -80,7 +84,7 @@ impl HessianPass {
             activations: Activations::for_curvature(),
             gradients: Vec::new(),
             tangents: Vec::new(),
-            own: OwnTangents::default(),
+            own: Vec::new(),
             passing: OwnTangents::default(),
             hidden: Vec::new(),
             head: Head::default(),
@@ -90,18 +94,20 @@ impl HessianPass {
         }
     }
 
-    /// The ordinary passes over a batch, for products of the layers from `lowest` up. Everything that follows is of the
+    /// The ordinary passes over a batch, for products of the layers from `lowest` up, counted as in the layout. Everything that follows is of the
     /// batch's mean loss times `scale`, so that `1/batches` makes the sum over batches a mean.
     ///
     /// # Panics
     /// If the batch does not fit the model ([`Bert::check`] it first), or the model has no layer `lowest`.
     pub fn prepare(&mut self, point: Point<'_>, lowest: usize, scale: f64) -> Loss {
         let Point { bert, compute, weights, batch } = point;
-        assert!(lowest < bert.config.layers, "layer {lowest} of {}", bert.config.layers);
+        let layers = bert.config.distinct_layers();
+        assert!(lowest < layers, "layer {lowest} of {layers}");
         // The tangents are those of layers whose sublayers end in a norm.
         let NormPlacement::AfterResidual = bert.config.family.norm_placement;
         bert.forward(compute, weights, batch, Mode::Evaluate, &mut self.activations);
-        self.lowest = lowest;
+        let computed = (0..bert.config.layers).find(|&layer| bert.config.weights_of(layer) >= lowest);
+        self.lowest = computed.unwrap_or(0);
         self.scale = scale;
         self.resize(point);
         self.backpropagate(point)
@@ -113,26 +119,38 @@ impl HessianPass {
     /// # Panics
     /// If the layer is not among those prepared, a slice is not as long as the layer, or the batch is another one.
     pub fn product(&mut self, point: Point<'_>, layer: usize, direction: &[f32], product: &mut [f32]) {
-        let layers = point.bert.layout.layers();
-        let prepared = self.lowest..layers.len();
-        assert!(prepared.contains(&layer), "layer {layer}, but layers {prepared:?} were prepared");
-        let span = &layers[layer];
+        let config = &point.bert.config;
+        let computed: Vec<usize> = (0..config.layers).filter(|&own| config.weights_of(own) == layer).collect();
+        let is_prepared = computed.first().is_some_and(|&first| first >= self.lowest);
+        assert!(is_prepared, "layer {layer}, but computed layers from {} on were prepared", self.lowest);
+        let span = &point.bert.layout.layers()[layer];
         let lengths = (span.len(), direction.len(), product.len());
         assert!(lengths.0 == lengths.1 && lengths.0 == lengths.2, "a layer, a vector and a product of {lengths:?}");
         let tokens = (point.batch.tokens(), self.hidden.len() / point.bert.config.hidden_size);
         assert!(tokens.0 == tokens.1, "a batch of {} tokens after one of {} was prepared", tokens.0, tokens.1);
 
-        let spans = point.bert.spans.layers[layer].counted_from(span.start);
-        let mut moved = Moved { layer, spans, direction, product };
-        self.own_forward(point, &moved);
-        for above in layer + 1..layers.len() {
-            self.passing_forward(point, above);
+        let spans = point.bert.spans.layers[computed[0]].counted_from(span.start);
+        let mut moved = Moved { layer: 0, before: 0, spans, direction, product };
+        self.resize_own(point, computed.len());
+        for above in computed[0]..config.layers {
+            match computed.binary_search(&above) {
+                Ok(before) => {
+                    (moved.layer, moved.before) = (above, before);
+                    self.own_forward(point, &moved);
+                }
+                Err(_) => self.passing_forward(point, above),
+            }
         }
         self.head_tangents(point);
-        for above in (layer + 1..layers.len()).rev() {
-            self.passing_backward(point, above);
+        for above in (computed[0]..config.layers).rev() {
+            match computed.binary_search(&above) {
+                Ok(before) => {
+                    (moved.layer, moved.before) = (above, before);
+                    self.own_backward(point, &mut moved);
+                }
+                Err(_) => self.passing_backward(point, above),
+            }
         }
-        self.own_backward(point, &mut moved);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ops::Range as Span;
 
 use qbert_kernels::CHUNK;
+use qbert_model::Config;
 
 use super::QuantResult;
 use super::site::SiteQuantizer;
@@ -14,7 +15,7 @@ pub struct UsedRows(pub(super) [Vec<usize>; 3]);
 
 impl UsedRows {
     /// The rows that these batches use.
-    pub fn of<'a>(batches: impl IntoIterator<Item = &'a Batch>) -> Self {
+    pub fn of<'a>(config: &Config, batches: impl IntoIterator<Item = &'a Batch>) -> Self {
         let (mut words, mut longest, mut types) = (Vec::new(), 0, Vec::new());
         for batch in batches {
             words.extend(batch.input_ids.iter().map(|&id| id as usize));
@@ -25,7 +26,7 @@ impl UsedRows {
             rows.sort_unstable();
             rows.dedup();
         }
-        Self([words, (0..longest).collect(), types])
+        Self([words, config.used_position_rows(longest).collect(), types])
     }
 }
 
