@@ -8,8 +8,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use qbert::job::Task;
 use qbert::{
-    Answers, Classification, EmbedOptions, Head, Input, Pooling, Prediction, SessionOptions, Storage, Tagging, Vectors,
+    Answers, Classification, EmbedOptions, Head, Input, LabelScore, LabelSet, Pooling, Prediction, Problem,
+    SessionOptions, Storage, Tagging, Vectors,
 };
 
 use crate::errors::{exception, internal, named, wrong_type};
@@ -161,6 +163,13 @@ impl Session {
         }
     }
 
+    /// Whether a model of one value for each pair of texts, such as a reranker.
+    #[getter]
+    fn scores_pairs(&self) -> bool {
+        let pairs = self.inner.task().is_none_or(|task| task == Task::ScorePair);
+        self.inner.head() == Head::SequenceClassification && self.inner.problem() == Problem::Regression && pairs
+    }
+
     #[getter]
     fn task(&self) -> Option<&'static str> {
         self.inner.task().map(|task| task.name())
@@ -277,25 +286,44 @@ fn matrix<'py>(py: Python<'py>, vectors: Vectors) -> PyResult<Bound<'py, PyArray
 fn dict_of<'py>(py: Python<'py>, answer: &Prediction) -> PyResult<Bound<'py, PyDict>> {
     match answer {
         Prediction::Classification(found) => classification(py, found),
+        Prediction::LabelSet(found) => label_set(py, found),
+        Prediction::Score(found) => {
+            let dict = PyDict::new(py);
+            dict.set_item(intern!(py, "score"), found.score)?;
+            dict.set_item(intern!(py, "removed"), found.removed)?;
+            Ok(dict)
+        }
         Prediction::Tagging(found) => tagging(py, found),
         Prediction::Answers(found) => answers(py, found),
         _ => Err(internal("an answer of a new kind")),
     }
 }
 
-fn classification<'py>(py: Python<'py>, found: &Classification) -> PyResult<Bound<'py, PyDict>> {
-    let scores = PyList::empty(py);
-    for score in &found.scores {
+fn label_scores<'py>(py: Python<'py>, scores: &[LabelScore]) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for score in scores {
         let dict = PyDict::new(py);
         dict.set_item(intern!(py, "label"), &score.label)?;
         dict.set_item(intern!(py, "probability"), score.probability)?;
         dict.set_item(intern!(py, "logit"), score.logit)?;
-        scores.append(dict)?;
+        list.append(dict)?;
     }
+    Ok(list)
+}
+
+fn label_set<'py>(py: Python<'py>, found: &LabelSet) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item(intern!(py, "labels"), &found.labels)?;
+    dict.set_item(intern!(py, "scores"), label_scores(py, &found.scores)?)?;
+    dict.set_item(intern!(py, "removed"), found.removed)?;
+    Ok(dict)
+}
+
+fn classification<'py>(py: Python<'py>, found: &Classification) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item(intern!(py, "label"), &found.label)?;
     dict.set_item(intern!(py, "probability"), found.probability)?;
-    dict.set_item(intern!(py, "scores"), scores)?;
+    dict.set_item(intern!(py, "scores"), label_scores(py, &found.scores)?)?;
     dict.set_item(intern!(py, "removed"), found.removed)?;
     Ok(dict)
 }

@@ -242,9 +242,10 @@ class Model:
         return_documents: bool = False,
         pooling: str = "mean",
     ) -> list[dict[str, Any]]:
-        """The documents by the cosine of their vectors with that of the query, the nearest first.
+        """The documents by how well they fit the query, the best first.
 
-        This suits models whose vectors were trained for search. The dicts are those of ``CrossEncoder.rank`` in
+        A model that scores pairs of texts (a reranker) scores the query with each document. Any other model compares their
+        vectors by cosine, which suits models that were trained for search. The dicts are those of ``CrossEncoder.rank`` in
         sentence-transformers.
 
         >>> model.rank("a frozen lake", ["deep mud", "a frozen lake"], top_k=1, return_documents=True)
@@ -253,8 +254,7 @@ class Model:
         texts = _texts(documents)
         if isinstance(documents, str):
             raise InputTypeError("the documents are one string", "give a list of strings")
-        vectors = self._session.embed([*_texts(query), *texts], pooling, True)
-        scores = vectors[1:] @ vectors[0]
+        scores = self._relevance(query, texts, pooling)
         # A stable order: of equal documents the first comes first.
         order = (-scores).argsort(kind="stable")[:top_k]
         ranked: list[dict[str, Any]] = []
@@ -264,6 +264,16 @@ class Model:
                 found["text"] = texts[index]
             ranked.append(found)
         return ranked
+
+    def _relevance(self, query: str, texts: list[str], pooling: str) -> Any:
+        if self._session.scores_pairs:
+            import numpy as np
+
+            (query,) = _texts(query)
+            found = self._session.predict([(query, text) for text in texts])
+            return np.array([one["score"] for one in found], dtype=np.float32)
+        vectors = self._session.embed([*_texts(query), *texts], pooling, True)
+        return vectors[1:] @ vectors[0]
 
     # The model
 
@@ -425,11 +435,15 @@ def _iterated(values: Any) -> list[Any]:
 
 
 def _classified(found: dict[str, Any], top_k: int | None | _Usual) -> Any:
-    if isinstance(top_k, _Usual):
+    if "score" in found:
+        # One output: a value, which transformers gives under the name of its only label.
+        value = {"label": "LABEL_0", "score": found["score"]}
+        return value if isinstance(top_k, _Usual) else [value]
+    if isinstance(top_k, _Usual) and "label" in found:
         return {"label": found["label"], "score": found["probability"]}
     scores = [{"label": score["label"], "score": score["probability"]} for score in found["scores"]]
     scores.sort(key=lambda score: -score["score"])
-    return scores[:top_k]
+    return scores[0] if isinstance(top_k, _Usual) else scores[:top_k]
 
 
 def _entity(entity: dict[str, Any]) -> dict[str, Any]:
