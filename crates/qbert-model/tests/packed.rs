@@ -16,7 +16,7 @@ use qbert_kernels::int::Coding;
 use qbert_model::family::BERT;
 use qbert_model::packed::{LayerActivations, PackedContents, PackedSite, PackedTokenizer, packed_bytes, write_packed};
 use qbert_model::sizes::file_size;
-use qbert_model::{Checkpoint, Config, Head, Module, PackedModel, ParameterLayout, Parameters, Storage};
+use qbert_model::{Checkpoint, Config, Head, Module, PackedModel, ParameterLayout, Parameters, Problem, Storage};
 use qbert_quant::{
     ActivationParams, ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix, RangeMethod, Site,
     SitePlan,
@@ -491,9 +491,9 @@ fn a_real_model_is_small() {
     assert_eq!(weights.coding(), Coding::Bits(2));
 }
 
-/// A head with one output gives every text the same label with certainty: a regression, or a ranking.
+/// A head with one output gives a value: a regression, or a ranking. Said to be a classifier, it is refused.
 #[test]
-fn a_packed_head_with_one_output_is_refused() {
+fn a_packed_head_with_one_output_gives_a_value() {
     let mut parts = Parts::new(Head::SequenceClassification);
     parts.labels.truncate(1);
     parts.config = parts.config.with_head(Head::SequenceClassification, &parts.labels);
@@ -501,6 +501,11 @@ fn a_packed_head_with_one_output_is_refused() {
     let values = (0..layout.len()).map(value_at).collect();
     parts.parameters = Parameters::new(layout, values);
     parts.sites = quantize_sites(&parts.config, &parts.parameters, &parts.plan);
+    let model = open(&parts.bytes()).unwrap();
+    assert_eq!(model.config().problem(model.head(), 1), Problem::Regression);
+    let text = parts.config.to_json(Head::SequenceClassification, &parts.labels).to_string();
+    let text = text.replacen('{', "{\"problem_type\": \"single_label_classification\",", 1);
+    parts.config = Config::parse(text.as_bytes(), "config.json".as_ref()).unwrap();
     let error = open(&parts.bytes()).unwrap_err().to_string();
-    assert!(error.contains("regression or ranking") && error.contains("does not support"), "{error}");
+    assert!(error.contains("of one label") && error.contains("does not support"), "{error}");
 }
