@@ -562,7 +562,11 @@ impl File<'_> {
         let found = match self.raw.get(key) {
             None | Some(Value::Null) => choices.clone().next(),
             Some(Value::String(value)) => choices.clone().find(|(name, _)| value == name),
-            Some(value) => choices.clone().find(|(name, _)| value.is_number() && value.to_string() == *name),
+            Some(Value::Number(value)) => {
+                let text = value.to_string();
+                choices.clone().find(|(name, _)| text == *name)
+            }
+            Some(_) => None,
         };
         found.map(|(_, choice)| choice).ok_or_else(|| {
             let value = self.raw.get(key).unwrap_or(&Value::Null);

@@ -107,7 +107,7 @@ fn published_plans_follow_from_a_ranking() {
         let widths_of: Vec<Precision> = published.layers().iter().map(|layer| layer.query.bits).collect();
         let high = *widths_of.iter().max().unwrap();
         // A ranking that puts the layers of the higher width first, as the paper's must have done.
-        let ranking = ranking(&widths_of.iter().map(|&width| f64::from(width.number())).collect::<Vec<_>>());
+        let ranking = ranking(&widths_of.iter().map(|&width| width.number()).collect::<Vec<_>>());
         let count = widths_of.iter().filter(|&&width| width == high).count();
         let pair = Widths::new(vec![bits(2), high]).unwrap();
         let build = |ranking: &Ranking| {

@@ -25,7 +25,7 @@
 //!
 //! let data = DataSource::new(Task::Classify, ["train.csv"]);
 //! let mut job = Job::new("my-bert", "my-bert".as_ref(), data, "dev.csv".as_ref(), "run".as_ref());
-//! job.plan.bits = vec![2, 4];
+//! job.plan.bits = vec!["2".parse()?, "4".parse()?];
 //! let finished = run(&job, &Compute::detect(2)?, &mut Silent)?;
 //! println!("{}", finished.packed.display());
 //! # Ok::<(), qbert::Error>(())

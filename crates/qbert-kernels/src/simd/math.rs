@@ -219,7 +219,7 @@ impl Gate for Linear {
 /// `g(x) = √(8/π)·(x + 0.044715·x³)`: GELU's approximation by tanh, because `(1 + tanh u)/2` is `σ(2u)`.
 pub(crate) struct Cubic;
 
-const CUBIC_FIRST: f32 = 1.595_769_1;
+const CUBIC_FIRST: f32 = 1.595_769_2;
 const CUBIC_THIRD: f32 = 0.071_354_814;
 
 impl Gate for Cubic {
@@ -250,9 +250,10 @@ pub(crate) struct Gated<V> {
 /// A gate's value and derivatives.
 #[inline(always)]
 pub(crate) fn gated<S: Simd, G: Gate>(simd: S, x: S::F32) -> Gated<S::F32> {
-    let ([value], [clamped], [sigma]) = gate_parts::<S, G, 1>(simd, [x]);
+    let Gates { values: [value], clamped: [clamped], powers: [power], sigmas: [sigma] } = gates::<S, G, 1>(simd, [x]);
     let [first, second] = G::derivatives(simd, clamped);
-    let falling = simd.mul(sigma, simd.sub(simd.splat(1.0), sigma));
+    // 1 − σ = e^−g·σ: the difference itself would lose its digits where σ is close to 1.
+    let falling = simd.mul(sigma, simd.mul(power, sigma));
     let slope = simd.mul_add(simd.mul(clamped, first), falling, sigma);
     let bend = simd.mul(simd.mul(first, first), simd.neg_mul_add(simd.splat(2.0), sigma, simd.splat(1.0)));
     let inner = simd.mul_add(clamped, simd.add(second, bend), simd.add(first, first));
@@ -262,20 +263,30 @@ pub(crate) fn gated<S: Simd, G: Gate>(simd: S, x: S::F32) -> Gated<S::F32> {
 /// A gate's value for several vectors at once, to the same bits as [`gated`].
 #[inline(always)]
 pub(crate) fn gated_of_each<S: Simd, G: Gate, const N: usize>(simd: S, x: [S::F32; N]) -> [S::F32; N] {
-    gate_parts::<S, G, N>(simd, x).0
+    gates::<S, G, N>(simd, x).values
 }
 
-/// `x·σ`, the clamped `x`, and σ.
+/// What a gate's value and derivatives are made from.
+struct Gates<V, const N: usize> {
+    /// `x·σ`
+    values: [V; N],
+    /// `x` within the limits.
+    clamped: [V; N],
+    /// `e^−g`
+    powers: [V; N],
+    /// `σ = 1 / (1 + e^−g)`
+    sigmas: [V; N],
+}
+
 #[inline(always)]
-#[expect(clippy::type_complexity, reason = "three arrays of vectors")]
-fn gate_parts<S: Simd, G: Gate, const N: usize>(simd: S, x: [S::F32; N]) -> ([S::F32; N], [S::F32; N], [S::F32; N]) {
+fn gates<S: Simd, G: Gate, const N: usize>(simd: S, x: [S::F32; N]) -> Gates<S::F32, N> {
     // The clamped value is the second operand, which is the one kept for NaN.
     let from_below = each!(simd, i => simd.max(simd.splat(-G::LIMIT), x[i]));
     let clamped = each!(simd, i => simd.min(simd.splat(G::LIMIT), from_below[i]));
-    let power = each!(simd, i => exp(simd, simd.sub(simd.splat(0.0), G::argument(simd, clamped[i]))));
-    let sigma = each!(simd, i => simd.div(simd.splat(1.0), simd.add(simd.splat(1.0), power[i])));
+    let powers = each!(simd, i => exp(simd, simd.sub(simd.splat(0.0), G::argument(simd, clamped[i]))));
+    let sigmas = each!(simd, i => simd.div(simd.splat(1.0), simd.add(simd.splat(1.0), powers[i])));
     // Not `x` itself: what is left of σ at the limit would grow with it.
-    (each!(simd, i => simd.mul(from_below[i], sigma[i])), clamped, sigma)
+    Gates { values: each!(simd, i => simd.mul(from_below[i], sigmas[i])), clamped, powers, sigmas }
 }
 
 /// `max(x, 0)` of several vectors; NaN stays NaN.

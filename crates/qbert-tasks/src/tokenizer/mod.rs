@@ -268,9 +268,10 @@ impl Tokenizer {
             let (start, chunk) = chunk?;
             let encoding = self.encoding(chunk)?;
             pieces.ids.extend_from_slice(encoding.get_ids());
-            // Some tokenizers count the space in front of a word as part of its first piece.
+            // Other tokenizers than WordPiece count the space in front of a word as part of its first piece.
+            let has_spaces = !matches!(self.inner.get_model(), ModelWrapper::WordPiece(_));
             let trimmed = |&(from, to): &(usize, usize)| {
-                let own = chunk.get(from..to).unwrap_or_default();
+                let own = chunk.get(from..to).filter(|_| has_spaces).unwrap_or_default();
                 let blank = own.len() - own.trim_start().len();
                 if blank < own.len() { (start + from + blank, start + to) } else { (start + from, start + to) }
             };
