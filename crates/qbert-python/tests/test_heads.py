@@ -39,7 +39,7 @@ def test_a_reranker_scores_pairs_and_ranks_by_them(reranker: qbert.Model) -> Non
         assert [found["score"] for found in ranked] == sorted(scores, reverse=True)
         assert len(reranker.rank(word, texts, top_k=1, return_documents=True)) == 1
     value = reranker("ice", text_pair=WEATHER["ice"])
-    assert value[0]["label"] == "LABEL_0" and isinstance(value[0]["score"], float)
+    assert value["label"] == "LABEL_0" and isinstance(value["score"], float)
 
 
 def test_sets_of_labels(work: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
