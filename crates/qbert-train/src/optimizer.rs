@@ -28,6 +28,22 @@ impl Default for OptimizerSettings {
     }
 }
 
+impl OptimizerSettings {
+    /// The constants of step number `taken`, counted from 1, at `rate`; without weight decay, which not all weights have.
+    pub(crate) fn adamw(&self, rate: f64, taken: usize, gradient_scale: f64) -> AdamW {
+        AdamW {
+            learning_rate: rate as f32,
+            beta1: self.beta1 as f32,
+            beta2: self.beta2 as f32,
+            epsilon: self.epsilon as f32,
+            weight_decay: 0.0,
+            correction1: (1.0 - power(self.beta1, taken)) as f32,
+            correction2: (1.0 - power(self.beta2, taken)) as f32,
+            gradient_scale: gradient_scale as f32,
+        }
+    }
+}
+
 /// Linear warm-up to the peak, then linear decay to zero, as `get_linear_schedule_with_warmup` of transformers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
@@ -101,19 +117,10 @@ impl Optimizer {
             return norm;
         }
         self.steps += 1;
-        let OptimizerSettings { beta1, beta2, epsilon, weight_decay, clip, .. } = self.settings;
+        let OptimizerSettings { weight_decay, clip, .. } = self.settings;
         // PyTorch's clip_grad_norm_: a hair below the limit, and never a scale above 1.
         let scale = if clip > 0.0 { (clip / (norm + 1e-6)).min(1.0) } else { 1.0 };
-        let step = AdamW {
-            learning_rate: rate as f32,
-            beta1: beta1 as f32,
-            beta2: beta2 as f32,
-            epsilon: epsilon as f32,
-            weight_decay: 0.0,
-            correction1: (1.0 - power(beta1, self.steps)) as f32,
-            correction2: (1.0 - power(beta2, self.steps)) as f32,
-            gradient_scale: scale as f32,
-        };
+        let step = self.settings.adamw(rate, self.steps, scale);
         for (span, decays) in &self.spans {
             let weight_decay = if *decays { weight_decay as f32 } else { 0.0 };
             let step = AdamW { weight_decay, ..step };

@@ -81,6 +81,14 @@ fn upper_tail(x: f64) -> f64 {
     (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt() / fraction
 }
 
+/// A grid from `-count·step` to `count·step`, tiny numbers and huge ones.
+pub(crate) fn points(count: i32, step: f32) -> Vec<f32> {
+    let mut points: Vec<f32> = (-count..=count).map(|i| i as f32 * step).collect();
+    points.extend([0.0, -0.0, 1e-40, -1e-40, 1e-20, -1e-20, f32::MIN_POSITIVE, 1e-7, -1e-7]);
+    points.extend([50.0, -50.0, 1e4, -1e4, 1e19, -1e19, 1e30, -1e30, f32::MAX, f32::MIN]);
+    points
+}
+
 /// The standard normal density.
 pub(crate) fn normal_density(x: f64) -> f64 {
     (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt()

@@ -91,5 +91,5 @@ pub static BERT: Family = Family {
     relative_bias: RelativeBias::None,
     norm_placement: NormPlacement::AfterResidual,
     sublayer_dropout: SublayerDropout { attention: true, feed_forward: true },
-    tested_on: &["all-MiniLM-L6-v2", "gte-small", "BERT-tiny"],
+    tested_on: &["all-MiniLM-L6-v2", "gte-small"],
 };

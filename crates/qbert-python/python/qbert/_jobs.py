@@ -93,8 +93,8 @@ def quantize(
     """Fine-tunes, analyzes, plans, quantizes, packs, evaluates and reports: what ``qbert run`` does.
 
     ``model`` is a checkpoint directory, a hub id, or ``"minilm"``. A ``transformers`` model in memory is handed over by the
-    directory that its ``save_pretrained`` and its tokenizer's wrote. ``task`` is ``"classify"``, ``"pair"``, ``"ner"``,
-    ``"qa"``, or a data set's name. ``train`` and ``dev`` are paths, lists of dicts, tables with the Arrow PyCapsule interface
+    directory that its ``save_pretrained`` and its tokenizer's wrote. ``task`` is ``"classify"``, ``"multilabel"``, ``"pair"``,
+    ``"score"``, ``"score-pair"``, ``"ner"``, ``"qa"``, or a data set's name. ``train`` and ``dev`` are paths, lists of dicts, tables with the Arrow PyCapsule interface
     (pandas, polars, pyarrow), or a ``datasets.Dataset``.
 
     ``max_drop`` asks for the smallest model whose score drops by at most that many points. Otherwise ``bits`` has the

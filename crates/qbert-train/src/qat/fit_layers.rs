@@ -7,7 +7,7 @@
 //!
 //! The masters end up on the grids of their ranges, as after [`super::compensate`], which is the start to fit from.
 
-use qbert_kernels::{AdamW, Compute};
+use qbert_kernels::Compute;
 use qbert_quant::Mask;
 
 use super::activations::ActivationRanges;
@@ -15,7 +15,7 @@ use super::{PassDone, Quantization};
 use crate::batch::Batch;
 use crate::bert::{ActivationQuantizer, Activations, BackwardBuffers, Bert, Integers, Mode, Pass};
 use crate::error::Result;
-use crate::optimizer::{OptimizerSettings, Schedule, power};
+use crate::optimizer::{OptimizerSettings, Schedule};
 
 /// The highest learning rate; it falls to zero over the steps of a layer.
 const RATE: f64 = 1e-3;
@@ -58,19 +58,9 @@ impl LayerOptimizer {
     }
 
     fn step(&mut self, compute: &Compute, weights: &mut [f32], gradients: &[f32]) {
-        let OptimizerSettings { beta1, beta2, epsilon, .. } = OptimizerSettings::default();
         let rate = self.schedule.rate(self.taken);
         self.taken += 1;
-        let step = AdamW {
-            learning_rate: rate as f32,
-            beta1: beta1 as f32,
-            beta2: beta2 as f32,
-            epsilon: epsilon as f32,
-            weight_decay: 0.0,
-            correction1: (1.0 - power(beta1, self.taken)) as f32,
-            correction2: (1.0 - power(beta2, self.taken)) as f32,
-            gradient_scale: 1.0,
-        };
+        let step = OptimizerSettings::default().adamw(rate, self.taken, 1.0);
         compute.adamw(&step, weights, gradients, &mut self.first, &mut self.second);
     }
 }
