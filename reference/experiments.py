@@ -1,9 +1,12 @@
-"""Runs the long experiments behind `results/`, one after the other, and takes up again where it was stopped.
+"""Runs the long experiments behind `results/`, and takes up again where it was stopped.
 
-    python3 reference/experiments.py --data DATA --work WORK --results results [--only NAME …] [--list]
+    python3 reference/experiments.py --data DATA --work WORK --results results [--jobs N] [--only NAME …] [--list]
 
 A job is done when the file it makes exists. `qbert` and `qbert-paper` resume an interrupted run themselves, so stopping
 this script at any time loses at most a minute. Checkpoints go to WORK and are not committed; results are.
+
+With `--jobs N`, N jobs run at once and share the cores. Results are the same for any number of threads, and two jobs with
+one thread each take less time than one after the other with two.
 
 DATA is a directory with `sst2`, `mnli`, `conll2003` and `squad`; MODELS has the checkpoints of `--models` by name.
 """
@@ -11,18 +14,21 @@ DATA is a directory with `sst2`, `mnli`, `conll2003` and `squad`; MODELS has the
 import argparse
 import dataclasses
 import datetime
+import os
 import pathlib
 import subprocess
 import sys
+import time
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Job:
-    """A command, and the file that says that it is done."""
+    """A command, the file that says that it is done, and the files of other jobs that it needs."""
 
     name: str
     makes: pathlib.Path
     command: list[str]
+    needs: list[pathlib.Path] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -57,10 +63,13 @@ FINETUNE = {
     ("minilm", "mnli"): (3, "1.5e-4"),
     ("minilm", "squad"): (2, "2e-4"),
     ("gte-small", "conll03"): (5, "2e-4"),
-    ("gte-small", "sst2"): (3, "5e-5"),
+    ("gte-small", "sst2"): (2, "5e-5"),
     ("gte-small", "mnli"): (3, "1e-4"),
     ("gte-small", "squad"): (3, "1.5e-4"),
+    ("mpnet", "conll03"): (2, "1e-4"),
 }
+# Samples of 128 training examples for Ω.
+RUNS = {"minilm": "10", "gte-small": "5"}
 
 # The pieces of the training recipe, each against the same start: optimal ranges, compensated, distilled.
 START = ["--ranges", "optimal", "--compensate", "--distill"]
@@ -74,6 +83,8 @@ RECIPES = {
     "learned ranges, 10": [*START, "--weight-ranges", "learn:10"],
     "learned ranges, 30": [*START, "--weight-ranges", "learn:30"],
 }
+# These only tell which multiple of the learning rate to use for learned ranges.
+ONE_SEED = ["learned ranges, 3", "learned ranges, 30"]
 
 
 def files(place, task):
@@ -85,13 +96,17 @@ def tuned(place, model, task):
     return place.work / "tuned" / f"{model}-{task}"
 
 
+def tuned_marker(place, model, task):
+    """The state is removed when a run is finished; the marker is written by this script."""
+    return tuned(place, model, task).with_suffix(".done")
+
+
 def finetune(place, model, task):
     epochs, rate = FINETUNE[model, task]
     out = tuned(place, model, task)
     command = [str(place.bin / "qbert"), "finetune", "--model", place.models.get(model, model), "--task", task]
     command += [*files(place, task), "--out", str(out), "--batch", "32", "--epochs", str(epochs), "--lr", rate, "--resume"]
-    # The state is removed when a run is finished; the marker is written by this script.
-    return Job(f"finetune {model} {task}", out.with_suffix(".done"), command)
+    return Job(f"finetune {model} {task}", tuned_marker(place, model, task), command)
 
 
 def rows(place, model, task, out, names, extra):
@@ -102,14 +117,17 @@ def rows(place, model, task, out, names, extra):
 
 def recipe_jobs(place, task, rate):
     """The ablation of the training recipe at 2 bits: one pass over CoNLL-03's training set, as many steps on SST-2."""
+    needs = [tuned_marker(place, "minilm", task)]
     for seed in ["1", "2", "3"]:
         for piece, extra in RECIPES.items():
+            if seed != "1" and piece in ONE_SEED:
+                continue
             marker = place.work / "done" / f"recipe-{task}-{piece.replace(' ', '-')}-{seed}"
             command = rows(place, "minilm", task, place.results / "recipe", ["q-bert:2"], extra)
-            yield Job(f"recipe {task} {piece} {seed}", marker, [*command, "--steps", "439", "--lr", rate, "--seeds", seed])
+            yield Job(f"recipe {task} {piece} {seed}", marker, [*command, "--steps", "439", "--lr", rate, "--seeds", seed], needs)
         marker = place.work / "done" / f"recipe-{task}-neuron-{seed}"
         command = rows(place, "minilm", task, place.results / "recipe", ["q-bert:2,groups=neuron"], START)
-        yield Job(f"recipe {task} per neuron {seed}", marker, [*command, "--steps", "439", "--lr", rate, "--seeds", seed])
+        yield Job(f"recipe {task} per neuron {seed}", marker, [*command, "--steps", "439", "--lr", rate, "--seeds", seed], needs)
 
 
 # Steps of fine-tuning, and of distilled training at 2/3 bits, in the comparison of f32 with bf16; the learning rate.
@@ -138,11 +156,17 @@ def precision_jobs(place, task):
 
 # Distilled epochs and highest learning rate of the results that count: long enough that more changes little.
 HEADLINE = {"conll03": (3, "3e-4"), "sst2": (1, "1e-4"), "mnli": (2, "1.5e-4"), "squad": (2, "2e-4")}
-WIDTHS = ["q-bert:2", "q-bert:2/3", "q-bert:1/2", "q-bert:1.6"]
+# The recipe that the ablation found best.
+BEST = START
+WIDTHS = ["q-bert:2/3", "q-bert:2", "q-bert:1/2", "q-bert:1.6"]
 
 
 def analysis(place, model, task):
     return place.work / "analysis" / f"{model}-{task}"
+
+
+def analyzed_marker(place, model, task):
+    return analysis(place, model, task).with_suffix(".measured")
 
 
 def analyze_jobs(place, model, task):
@@ -151,20 +175,40 @@ def analyze_jobs(place, model, task):
     out = analysis(place, model, task)
     command = [str(place.bin / "qbert"), "analyze", "--model", str(tuned(place, model, task)), "--task", task, "--out", str(out)]
     files = [str(place.data / name) for name in train]
-    hessian = [*command, "--data", *files, "--runs", "10", "--max-examples", "128", "--trace", "4", "--resume"]
-    yield Job(f"analyze {model} {task}", out.with_suffix(".hessian"), hessian)
+    hessian = [*command, "--data", *files, "--runs", RUNS[model], "--max-examples", "128", "--trace", "4", "--resume"]
+    yield Job(f"analyze {model} {task}", out.with_suffix(".hessian"), hessian, [tuned_marker(place, model, task)])
     measured = [*command, "--data", str(place.data / dev), "--method", "kl", "--widths", "1,1.6,2,3,4,8", "--resume"]
-    yield Job(f"measure {model} {task}", out.with_suffix(".measured"), measured)
+    yield Job(f"measure {model} {task}", analyzed_marker(place, model, task), measured, [out.with_suffix(".hessian")])
 
 
-def headline_jobs(place, model, task):
-    """The best recipe at every width, three seeds."""
+def headline_jobs(place, model, task, seeds):
+    """The best recipe at every width, one job for each row. Only MiniLM goes below 2 bits with every seed."""
     epochs, rate = HEADLINE[task]
-    for seed in ["1", "2", "3"]:
-        marker = place.work / "done" / f"headline-{model}-{task}-{seed}"
-        command = rows(place, model, task, place.results / "headline" / model, WIDTHS, START)
-        command += ["--sensitivity", str(analysis(place, model, task) / "sensitivity.json")]
-        yield Job(f"headline {model} {task} {seed}", marker, [*command, "--epochs", str(epochs), "--lr", rate, "--seeds", seed])
+    for seed in seeds:
+        for width in WIDTHS:
+            if width in ["q-bert:1/2", "q-bert:1.6"] and (model != "minilm" or (width == "q-bert:1.6" and seed != "1")):
+                continue
+            name = f"headline {model} {task} {width.removeprefix('q-bert:')} {seed}"
+            command = rows(place, model, task, place.results / "headline" / model, [width], BEST)
+            command += ["--sensitivity", str(analysis(place, model, task) / "sensitivity.json")]
+            command += ["--epochs", str(epochs), "--lr", rate, "--seeds", seed]
+            yield Job(name, place.work / "done" / name.replace(" ", "-").replace("/", "-"), command, [analyzed_marker(place, model, task)])
+
+
+def mpnet_jobs(place):
+    """The base-sized model on CoNLL-03: six of its twelve layers at 3 bits, those whose answers move most at 2."""
+    task, train_rate = "conll03", "1e-4"
+    model, out = tuned(place, "mpnet", task), place.work / "mpnet"
+    measured, plan, small = out / "analysis" / "sensitivity.json", out / "plan.toml", out / "small"
+    qbert = str(place.bin / "qbert")
+    yield finetune(place, "mpnet", task)
+    command = [qbert, "analyze", "--model", str(model), "--task", task, "--data", str(place.data / TASKS[task][1]), "--method", "kl"]
+    command += ["--widths", "2,3", "--max-examples", "256", "--out", str(measured.parent), "--resume"]
+    yield Job("mpnet measure", measured.with_suffix(".done"), command, [tuned_marker(place, "mpnet", task)])
+    command = [qbert, "plan", "--model", str(model), "--bits", "2,3", "--sensitivity", str(measured), "--metric", "kl", "--high", "6"]
+    yield Job("mpnet plan", plan, [*command, "--embedding-bits", "4,8", "--out", str(plan)], [measured.with_suffix(".done")])
+    command = [qbert, "quantize", "--model", str(model), "--plan", str(plan), "--task", task, *files(place, task), "--epochs", "1"]
+    yield Job("mpnet quantize", small.with_suffix(".done"), [*command, "--lr", train_rate, "--batch", "32", "--out", str(small), "--resume"], [plan])
 
 
 def fit_jobs(place, model, task):
@@ -174,19 +218,20 @@ def fit_jobs(place, model, task):
         out = place.work / "fit" / f"{model}-{task}-{name}"
         plan_file = out.with_suffix(".toml")
         command = [str(place.bin / "qbert"), "plan", "--model", str(tuned(place, model, task)), *plan, "--embedding-bits", "4,8"]
-        yield Job(f"fit {model} {task} {name} plan", plan_file, [*command, "--out", str(plan_file)])
-        for steps in ["0", "100", "400"]:
+        needs = [analyzed_marker(place, model, task)]
+        yield Job(f"fit {model} {task} {name} plan", plan_file, [*command, "--out", str(plan_file)], needs)
+        for steps in ["0", "400"]:
             own = out.with_name(f"{out.name}-{steps}")
             command = [str(place.bin / "qbert"), "quantize", "--model", str(tuned(place, model, task)), "--plan", str(plan_file)]
             command += ["--task", task, *files(place, task), "--epochs", "0", "--max-train", "1024", "--fit-layers", steps]
-            yield Job(f"fit {model} {task} {name} {steps}", own / "metrics.json", [*command, "--out", str(own)])
+            yield Job(f"fit {model} {task} {name} {steps}", own / "metrics.json", [*command, "--out", str(own)], [plan_file])
 
 
 def drop_job(place, model, task):
     """The smallest file that loses at most half a point."""
     out = place.work / "max-drop" / f"{model}-{task}"
     command = [str(place.bin / "qbert"), "run", "--model", str(tuned(place, model, task)), "--task", task, *files(place, task)]
-    return Job(f"max-drop {model} {task}", out / "report.html", [*command, "--max-drop", "0.5", "--out", str(out), "--no-speed"])
+    return Job(f"max-drop {model} {task}", out / "report.html", [*command, "--max-drop", "0.5", "--out", str(out), "--no-speed"], [tuned_marker(place, model, task)])
 
 
 def plan_job(place, model, task):
@@ -196,7 +241,7 @@ def plan_job(place, model, task):
     command += ["--name", model, "--task", task, "--train", *(str(place.data / name) for name in train)]
     command += ["--dev", str(place.data / dev), "--sensitivity", str(analysis(place, model, task) / "sensitivity.json")]
     command += ["--work", str(place.work / "plans" / f"{model}-{task}"), "--out", str(place.results / "plans"), "--bin", str(place.bin)]
-    return Job(f"plans {model} {task}", place.work / "done" / f"plans-{model}-{task}", command)
+    return Job(f"plans {model} {task}", place.work / "done" / f"plans-{model}-{task}", command, [analyzed_marker(place, model, task)])
 
 
 def sample_jobs(place):
@@ -205,37 +250,76 @@ def sample_jobs(place):
         out = place.work / "samples" / examples
         command = [str(place.bin / "qbert"), "analyze", "--model", str(tuned(place, "minilm", "conll03")), "--task", "conll03"]
         command += ["--data", str(place.data / "conll2003/eng.train"), "--runs", "10", "--fraction", "0.1"]
-        yield Job(f"samples {examples}", out.with_suffix(".done"), [*command, "--max-examples", examples, "--out", str(out), "--resume"])
+        yield Job(f"samples {examples}", out.with_suffix(".done"), [*command, "--max-examples", examples, "--out", str(out), "--resume"], [tuned_marker(place, "minilm", "conll03")])
 
 
 def jobs(place):
     """All jobs in the order of what is needed first."""
-    for task in ["conll03", "sst2"]:
+    rates = {"conll03": "3e-4", "sst2": "1e-4"}
+    recipes = {task: list(recipe_jobs(place, task, rate)) for task, rate in rates.items()}
+    first = len(RECIPES) + 1
+    for task in rates:
         yield from precision_jobs(place, task)
-    for task, rate in {"conll03": "3e-4", "sst2": "1e-4"}.items():
+    for task in rates:
         yield finetune(place, "minilm", task)
         yield from analyze_jobs(place, "minilm", task)
-        yield from list(recipe_jobs(place, task, rate))[:9]
-    for task in ["conll03", "sst2"]:
-        yield from fit_jobs(place, "minilm", task)
-        yield from headline_jobs(place, "minilm", task)
-        yield plan_job(place, "minilm", task)
-    for task, rate in {"conll03": "3e-4", "sst2": "1e-4"}.items():
-        yield from list(recipe_jobs(place, task, rate))[9:]
-    for task in ["conll03", "sst2"]:
+        yield from recipes[task][:first]
+    yield from mpnet_jobs(place)
+    for task in rates:
+        yield from headline_jobs(place, "minilm", task, ["1"])
         yield finetune(place, "gte-small", task)
         yield from analyze_jobs(place, "gte-small", task)
+        yield from headline_jobs(place, "gte-small", task, ["1"])
+    for task in rates:
+        yield plan_job(place, "minilm", task)
         yield plan_job(place, "gte-small", task)
-        yield from headline_jobs(place, "gte-small", task)
+        yield from recipes[task][first:]
     for task in ["squad", "mnli"]:
         for model in ["minilm", "gte-small"]:
             yield finetune(place, model, task)
             yield from analyze_jobs(place, model, task)
-            yield from headline_jobs(place, model, task)
-        yield from fit_jobs(place, "minilm", task)
+            yield from headline_jobs(place, model, task, ["1"])
     for task in TASKS:
+        yield from fit_jobs(place, "minilm", task)
         yield drop_job(place, "gte-small", task)
+    for task in TASKS:
+        yield from headline_jobs(place, "minilm", task, ["2", "3"])
     yield from sample_jobs(place)
+
+
+def start(place, job, threads):
+    command = [*job.command, "--threads", str(threads)]
+    print(f"{datetime.datetime.now():%H:%M:%S} {job.name}", flush=True)
+    with open(place.work / "log" / (job.name.replace(" ", "-").replace("/", "-") + ".log"), "a") as log:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def run(place, wanted, at_once):
+    """Runs the jobs, `at_once` at a time, each as soon as what it needs is there. Returns how many failed."""
+    threads = max(1, (os.cpu_count() or 1) // at_once)
+    waiting = [job for job in wanted if not job.makes.exists()]
+    running, failed = {}, 0
+    while waiting or running:
+        for job, process in list(running.items()):
+            if process.poll() is None:
+                continue
+            del running[job]
+            if process.returncode == 0:
+                job.makes.parent.mkdir(parents=True, exist_ok=True)
+                job.makes.touch()
+            else:
+                failed += 1
+                print(f"  {job.name} failed with {process.returncode}", flush=True)
+        ready = [job for job in waiting if all(need.exists() for need in job.needs)]
+        for job in ready[: at_once - len(running)]:
+            waiting.remove(job)
+            running[job] = start(place, job, threads)
+        if not running:
+            for job in waiting:
+                print(f"  {job.name}: {', '.join(str(need) for need in job.needs if not need.exists())} is missing", flush=True)
+            return failed + len(waiting)
+        time.sleep(1)
+    return failed
 
 
 def main():
@@ -245,6 +329,7 @@ def main():
     parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("results"))
     parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path("target/release"))
     parser.add_argument("--models", nargs="*", default=[], metavar="NAME=DIR", help="checkpoints by name")
+    parser.add_argument("--jobs", type=int, default=1, help="how many run at once")
     parser.add_argument("--only", nargs="*", default=[], help="jobs whose names begin so")
     parser.add_argument("--list", action="store_true", help="list the jobs and what is done")
     options = parser.parse_args()
@@ -256,20 +341,7 @@ def main():
             print("done " if job.makes.exists() else "     ", job.name)
         return 0
     (place.work / "log").mkdir(parents=True, exist_ok=True)
-    failed = 0
-    for job in wanted:
-        if job.makes.exists():
-            continue
-        print(f"{datetime.datetime.now():%H:%M:%S} {job.name}", flush=True)
-        with open(place.work / "log" / (job.name.replace(" ", "-") + ".log"), "a") as log:
-            code = subprocess.run(job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log).returncode
-        if code == 0:
-            job.makes.parent.mkdir(parents=True, exist_ok=True)
-            job.makes.touch()
-        else:
-            failed += 1
-            print(f"  failed with {code}", flush=True)
-    return 1 if failed else 0
+    return 1 if run(place, wanted, options.jobs) else 0
 
 
 if __name__ == "__main__":

@@ -93,7 +93,8 @@ def measure(options, base, layers, treatment):
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     write_plan(base, layers, work / "plan.toml")
-    run = lambda *words: subprocess.run([str(options.bin / "qbert"), *words], check=True, capture_output=True, text=True).stdout
+    threads = ["--threads", str(options.threads)] if options.threads else []
+    run = lambda *words: subprocess.run([str(options.bin / "qbert"), *words, *threads], check=True, capture_output=True, text=True).stdout
     run("quantize", "--model", str(options.model), "--plan", str(work / "plan.toml"), "--task", options.task,
         "--train", *map(str, options.train), "--dev", str(options.dev), "--out", str(work / "small"), "--lr", RATES[options.task],
         "-q", *TREATMENTS[treatment])  # fmt: skip
@@ -124,6 +125,7 @@ def main():
     parser.add_argument("--work", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path("target/release"))
+    parser.add_argument("--threads", type=int, help="threads [default: one per core]")
     options = parser.parse_args()
     sensitivity = json.loads(options.sensitivity.read_text())
     layers = len(sensitivity["layers"])
