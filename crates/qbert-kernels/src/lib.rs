@@ -101,6 +101,7 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod token_pooling;
 
 pub use activation::{Activation, ActivationTangent};
 pub use adamw::AdamW;
@@ -115,3 +116,4 @@ pub use machine::Machine;
 pub use reduce::SUM_BLOCK;
 pub use softmax::{BiasRows, DistanceBias, SoftmaxTangent};
 pub use threads::{MAX_THREADS, Threads};
+pub use token_pooling::{TokenPooling, unit_length};

@@ -11,6 +11,7 @@ use qbert_kernels::DistanceBias;
 use qbert_quant::{Embedding, shorten};
 use serde_json::{Map, Value};
 
+use crate::embedder::Embedder;
 use crate::error::{Error, Result, read_at_most};
 use crate::family::{ACTIVATIONS, Activation, EmbeddingProjection, Family, LayerSharing, OptionalKey, Positions};
 use crate::head::{Head, Problem};
@@ -64,6 +65,8 @@ pub struct Config {
     /// Groups of layers with shared weights, and how many layers each has: `layers` groups of 1 where nothing is shared.
     groups: usize,
     members: usize,
+    /// How texts become vectors, where the checkpoint or packed file says it. It is not part of `config.json`.
+    pub embedder: Option<Embedder>,
     raw: Map<String, Value>,
 }
 
@@ -130,6 +133,7 @@ impl Config {
             padding_id,
             groups,
             members,
+            embedder: None,
             raw,
         };
         config.check_sizes(path)?;

@@ -6,6 +6,7 @@
 pub mod atomic;
 mod checkpoint;
 mod config;
+mod embedder;
 mod error;
 pub mod family;
 mod head;
@@ -21,6 +22,7 @@ pub mod sizes;
 
 pub use checkpoint::{Checkpoint, FloatTensor, LoadedWeights, TokenizerFiles, update_checkpoint, write_checkpoint};
 pub use config::Config;
+pub use embedder::{Embedder, Pooling};
 pub use error::{Error, Result, is_wrong_path};
 pub use family::{Family, HeadClass};
 pub use head::{Head, Problem};

@@ -9,6 +9,7 @@ use safetensors::Dtype;
 
 use super::files::{StoredTensor, WeightFiles};
 use crate::config::{Config, MOST_LABELS};
+use crate::embedder::Embedder;
 use crate::error::{Error, Result};
 use crate::family::HeadClass;
 use crate::head::{Head, Problem};
@@ -107,7 +108,8 @@ impl Checkpoint {
             let missing = "config.json".to_owned();
             return Err(Error::MissingFile { directory: directory.to_owned(), missing });
         }
-        let config = Config::read(&config_path)?;
+        let mut config = Config::read(&config_path)?;
+        config.embedder = Embedder::read(directory)?;
         let weights = WeightFiles::open(directory, config.family)?;
         let tokenizer = TokenizerFiles::read(directory)?;
         let (head, outputs) = find_head(&config, &weights)?;

@@ -9,7 +9,9 @@ use safetensors::{Dtype, View};
 use super::read::TokenizerFiles;
 use crate::atomic;
 use crate::config::Config;
+use crate::embedder::Embedder;
 use crate::error::Result;
+use crate::head::Head;
 use crate::parameters::Parameters;
 
 /// Other files that belong to a checkpoint directory and may be replaced with it.
@@ -25,7 +27,8 @@ pub fn write_checkpoint(
     labels: &[String],
     tokenizer: &TokenizerFiles,
 ) -> Result<()> {
-    let known = |name: &str| OWN_FILES.contains(&name) || TokenizerFiles::NAMES.contains(&name);
+    let names = |name: &str| TokenizerFiles::NAMES.contains(&name) || Embedder::NAMES.contains(&name);
+    let known = |name: &str| OWN_FILES.contains(&name) || names(name);
     atomic::write_directory(directory, known, |target| update_checkpoint(target, config, parameters, labels, tokenizer))
 }
 
@@ -42,6 +45,10 @@ pub fn update_checkpoint(
 ) -> Result<()> {
     let json = config.to_json(parameters.layout().head(), labels);
     atomic::write_file(&directory.join("config.json"), |writer| writeln!(writer, "{json:#}"))?;
+    // A model with a head answers by it.
+    if let Some(embedder) = config.embedder.as_ref().filter(|_| parameters.layout().head() == Head::None) {
+        embedder.write(directory, config.hidden_size)?;
+    }
     for (name, bytes) in tokenizer.iter() {
         atomic::write_file(&directory.join(name), |writer| writer.write_all(bytes))?;
     }

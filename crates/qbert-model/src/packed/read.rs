@@ -12,6 +12,7 @@ use qbert_quant::{
 use super::header::{Entry, Header, Kind, Problem};
 use super::{LayerActivations, ModelBytes, PackedModel, StoredSite, VERSION, coding_of};
 use crate::config::Config;
+use crate::embedder::Embedder;
 use crate::error::{Error, Result};
 use crate::layout::{Parameter, ParameterLayout};
 
@@ -46,7 +47,8 @@ pub(super) fn read(path: &Path, bytes: ModelBytes) -> Result<PackedModel> {
     let header = check_frame(path, &bytes)?;
     let sizes = header.tensors.iter().map(|tensor| (tensor.name.clone(), tensor.bytes.len())).collect();
     let mut reader = Reader::new(path, &bytes, header);
-    let config = Config::parse(reader.text("config")?.as_bytes(), path)?;
+    let mut config = Config::parse(reader.text("config")?.as_bytes(), path)?;
+    config.embedder = reader.embedder(&config)?;
     let plan = Plan::parse(reader.text("plan")?, &format!("{}: the plan inside", path.display()))?;
     plan.check_layers(config.distinct_layers()).map_err(|error| reader.damaged(error.to_string()))?;
     let layout = reader.layout(&config)?;
@@ -124,6 +126,20 @@ impl<'a> Reader<'a> {
     fn provenance(&self) -> Result<BTreeMap<String, String>> {
         serde_json::from_str(self.text("provenance")?)
             .map_err(|error| self.damaged(format!("`provenance`: {}", shorten(&error.to_string()))))
+    }
+
+    /// How texts become vectors; files from before this was kept have nothing.
+    fn embedder(&self, config: &Config) -> Result<Option<Embedder>> {
+        if !self.metadata.contains_key("embedder") {
+            return Ok(None);
+        }
+        let found: Embedder = serde_json::from_str(self.text("embedder")?)
+            .map_err(|error| self.damaged(format!("`embedder`: {}", shorten(&error.to_string()))))?;
+        let fits = |number: Option<usize>, most: usize| number.is_none_or(|number| (1..=most).contains(&number));
+        if !fits(found.dimensions, config.hidden_size) || !fits(found.max_length, usize::MAX) {
+            return Err(self.damaged("`embedder`: its sizes do not fit the model".to_owned()));
+        }
+        Ok(Some(found))
     }
 
     /// The layout, from the configuration and the tensors in the file.

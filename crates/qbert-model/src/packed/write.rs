@@ -158,6 +158,9 @@ fn metadata(contents: &PackedContents<'_>, config: &str) -> BTreeMap<String, Str
     if let PackedTokenizer::Vocabulary { options, .. } = contents.tokenizer {
         metadata.insert("tokenizer_options".to_owned(), options.to_owned());
     }
+    if let Some(embedder) = &contents.config.embedder {
+        metadata.insert("embedder".to_owned(), serde_json::json!(embedder).to_string());
+    }
     metadata
 }
 
