@@ -3,7 +3,6 @@
 use qbert_tasks::Encoded;
 use qbert_tasks::classify::encode;
 
-use crate::encoder::Scope;
 use crate::error::{Error, Result};
 use crate::predict::indexed;
 use crate::session::Session;
@@ -109,8 +108,7 @@ impl Session {
     pub fn embed<S: AsRef<str> + Sync>(&self, texts: &[S], options: impl Into<EmbedOptions>) -> Result<Embeddings> {
         let options = options.into();
         let encoded = self.encode_texts(texts)?;
-        // The first token and the pooler need no other token of the last layer.
-        let scope = if options.pooling == Pooling::Mean { Scope::Hidden } else { Scope::Scores };
+        let scope = options.scope();
         let mut vectors = Vectors::with_capacity(encoded.len(), self.config().hidden_size);
         let mut has_pooler = true;
         self.forward_each(&encoded, scope, |output, sequence| {
@@ -137,7 +135,7 @@ impl Session {
 }
 
 /// Writes the vector of a sequence; `false` if it needs a pooler and the model has none.
-fn pool(output: &Output<'_>, sequence: usize, pooling: Pooling, vector: &mut [f32]) -> bool {
+pub(crate) fn pool(output: &Output<'_>, sequence: usize, pooling: Pooling, vector: &mut [f32]) -> bool {
     let hidden = output.hidden_of(sequence);
     match pooling {
         Pooling::Mean => mean(hidden, vector),
@@ -157,7 +155,7 @@ fn mean(rows: &[f32], vector: &mut [f32]) {
     vector.iter_mut().for_each(|sum| *sum /= count as f32);
 }
 
-fn normalize(vector: &mut [f32]) {
+pub(crate) fn normalize(vector: &mut [f32]) {
     let squares: f64 = vector.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
     let norm = squares.sqrt().max(LEAST_NORM);
     vector.iter_mut().for_each(|value| *value = (f64::from(*value) / norm) as f32);

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use qbert_tasks::Encoded;
+
 use crate::encoder::Scope;
 use crate::error::Result;
 use crate::session::Session;
@@ -54,15 +56,9 @@ impl Session {
         let encoded = self.encode_texts(texts)?;
         let mut all = Vec::with_capacity(texts.len());
         for (text, encoded) in texts.iter().zip(&encoded) {
-            let pieces = self.tokenizer().pieces(text.as_ref())?;
-            let mut tokens: Vec<Token> = encoded.input_ids.iter().map(|&id| Token { id, bytes: None }).collect();
-            let between = tokens.len().saturating_sub(1);
-            // One special token stands before the pieces and one after those that were kept.
-            for (token, (start, end)) in tokens[..between].iter_mut().skip(1).zip(pieces.offsets) {
-                token.bytes = Some(start..end);
-            }
+            let states = self.states_of(text.as_ref(), encoded)?;
             let vectors = Vectors::with_capacity(encoded.len(), self.config().hidden_size);
-            all.push(HiddenStates { vectors, tokens, removed: encoded.removed });
+            all.push(HiddenStates { vectors, ..states });
         }
         let mut states = all.iter_mut();
         self.forward_each(&encoded, Scope::Hidden, |output, sequence| {
@@ -71,5 +67,17 @@ impl Session {
             }
         })?;
         Ok(all)
+    }
+
+    /// A text's tokens with their places, without vectors.
+    pub(crate) fn states_of(&self, text: &str, encoded: &Encoded) -> Result<HiddenStates> {
+        let pieces = self.tokenizer().pieces(text)?;
+        let mut tokens: Vec<Token> = encoded.input_ids.iter().map(|&id| Token { id, bytes: None }).collect();
+        let between = tokens.len().saturating_sub(1);
+        // One special token stands before the pieces and one after those that were kept.
+        for (token, (start, end)) in tokens[..between].iter_mut().skip(1).zip(pieces.offsets) {
+            token.bytes = Some(start..end);
+        }
+        Ok(HiddenStates { vectors: Vectors::default(), tokens, removed: encoded.removed })
     }
 }

@@ -22,6 +22,7 @@
 //! | Does this input suit the model? | [`Session::check`] |
 //! | What is the vector of a text, for search and clustering? | [`Session::embed`] |
 //! | What is the vector of each token of a text? | [`Session::hidden_states`] |
+//! | The same in steps, with batches of one's own across requests (servers) | [`Session::prepare`], [`Session::compute_together`], [`Session::finish`] |
 //! | What are the raw scores and hidden states of token ids? | [`Session::forward`] |
 //!
 //! # Inputs
@@ -57,6 +58,7 @@ mod hidden;
 mod input;
 mod options;
 mod predict;
+mod prepared;
 mod session;
 mod state;
 mod vectors;
@@ -69,6 +71,7 @@ pub use hidden::{HiddenStates, Token};
 pub use input::Input;
 pub use options::SessionOptions;
 pub use predict::{Answers, Classification, LabelScore, LabelSet, Prediction, Score, Tagging, Warning};
+pub use prepared::{Outcome, Prepared};
 pub use session::Session;
 pub use state::Output;
 pub use vectors::Vectors;

@@ -4,10 +4,10 @@
 //! tokens. A sequence gets the same scores in every batch, so batching never changes a result. An input that cannot be
 //! answered leaves the batch before anything is computed and does not affect the others.
 
-mod answer;
-mod classify;
-mod tag;
-mod values;
+pub(crate) mod answer;
+pub(crate) mod classify;
+pub(crate) mod tag;
+pub(crate) mod values;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -219,7 +219,7 @@ impl Session {
         }
     }
 
-    fn wrong_task(&self, asked: &'static str) -> Error {
+    pub(crate) fn wrong_task(&self, asked: &'static str) -> Error {
         Error::WrongTask { path: self.model().path().to_owned(), asked, head: self.head() }
     }
 
@@ -273,7 +273,7 @@ impl Session {
 }
 
 /// An input on its way through the model. This is what differs between tasks; batches and the forward pass are the same.
-trait Encoding<Source>: Sized + Send {
+pub(crate) trait Encoding<Source>: Sized + Send {
     /// What the scores are decoded to.
     type Output;
 

@@ -1,5 +1,7 @@
 //! Answers to questions about a context.
 
+use std::borrow::Cow;
+
 use qbert_model::Head;
 use qbert_tasks::Encoded;
 use qbert_tasks::qa::{Answer, DecodeOptions, QaOptions, QaWindow, decode_each, encode};
@@ -21,13 +23,21 @@ pub struct Answers {
 }
 
 /// A question with the windows of its context.
-pub(super) struct EncodedQuestion<'a> {
-    context: &'a str,
+#[derive(Debug)]
+pub(crate) struct EncodedQuestion<'a> {
+    context: Cow<'a, str>,
     windows: Vec<QaWindow>,
 }
 
 /// Question and context.
-type Source<'a> = (&'a str, &'a str);
+pub(crate) type Source<'a> = (&'a str, &'a str);
+
+impl EncodedQuestion<'_> {
+    /// The same with a context of its own.
+    pub(crate) fn into_owned(self) -> EncodedQuestion<'static> {
+        EncodedQuestion { context: Cow::Owned(self.context.into_owned()), windows: self.windows }
+    }
+}
 
 impl<'a> Encoding<Source<'a>> for EncodedQuestion<'a> {
     type Output = Answers;
@@ -35,7 +45,7 @@ impl<'a> Encoding<Source<'a>> for EncodedQuestion<'a> {
     fn encode(session: &Session, (question, context): Source<'a>) -> Result<Self> {
         session.check_bytes(question.len() + context.len())?;
         let windows = encode(session.tokenizer(), question, context, 0, &session.qa_options())?;
-        Ok(Self { context, windows })
+        Ok(Self { context: Cow::Borrowed(context), windows })
     }
 
     fn sequences(&self) -> impl Iterator<Item = &Encoded> {
@@ -43,14 +53,14 @@ impl<'a> Encoding<Source<'a>> for EncodedQuestion<'a> {
     }
 
     fn decode(self, _: &Session, scores: &[&[f32]]) -> Result<Answers> {
-        let mut answers = decode_each([self.context], &self.windows, scores, DecodeOptions::default());
+        let mut answers = decode_each([&*self.context], &self.windows, scores, DecodeOptions::default());
         let answers = answers.next().transpose()?.unwrap_or_default();
         let removed = self.windows.first().map_or(0, |window| window.encoded.removed);
         Ok(Answers { answers, removed })
     }
 }
 
-pub(super) fn source(input: &Input) -> Option<Source<'_>> {
+pub(crate) fn source(input: &Input) -> Option<Source<'_>> {
     if let Input::Question { question, context } = input { Some((question, context)) } else { None }
 }
 

@@ -37,10 +37,11 @@ pub struct LabelScore {
 }
 
 /// A text or a pair, encoded.
-pub(super) struct EncodedText(Encoded);
+#[derive(Debug)]
+pub(crate) struct EncodedText(Encoded);
 
 /// A text, and the second one of a pair.
-pub(super) type Source<'a> = (&'a str, Option<&'a str>);
+pub(crate) type Source<'a> = (&'a str, Option<&'a str>);
 
 impl<'a> Encoding<Source<'a>> for EncodedText {
     type Output = Classification;
@@ -59,7 +60,7 @@ impl<'a> Encoding<Source<'a>> for EncodedText {
     }
 }
 
-pub(super) fn source(input: &Input) -> Option<Source<'_>> {
+pub(crate) fn source(input: &Input) -> Option<Source<'_>> {
     match input {
         Input::Text { text } => Some((text, None)),
         Input::Pair { text, text2 } => Some((text, Some(text2))),

@@ -30,7 +30,8 @@ pub struct Tagging {
 }
 
 /// A text with its words.
-pub(super) struct Source {
+#[derive(Debug)]
+pub(crate) struct Source {
     text: String,
     words: Vec<Word>,
 }
@@ -55,7 +56,8 @@ impl Source {
 }
 
 /// A text with the windows it is read in.
-pub(super) struct EncodedSentence {
+#[derive(Debug)]
+pub(crate) struct EncodedSentence {
     source: Source,
     windows: Vec<NerWindow>,
 }
@@ -85,7 +87,7 @@ impl Encoding<Source> for EncodedSentence {
     }
 }
 
-pub(super) fn source(input: &Input, ideographs: Ideographs) -> Option<Source> {
+pub(crate) fn source(input: &Input, ideographs: Ideographs) -> Option<Source> {
     match input {
         Input::Text { text } => Some(Source::text(text, ideographs)),
         Input::Words { words } => Some(Source::words(words)),

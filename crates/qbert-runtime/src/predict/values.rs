@@ -34,10 +34,12 @@ pub struct Score {
 }
 
 /// A text, encoded for a model of label sets.
-pub(super) struct EncodedLabels(Encoded);
+#[derive(Debug)]
+pub(crate) struct EncodedLabels(Encoded);
 
 /// A text or a pair, encoded for a model of values.
-pub(super) struct EncodedValue(Encoded);
+#[derive(Debug)]
+pub(crate) struct EncodedValue(Encoded);
 
 impl<'a> Encoding<Source<'a>> for EncodedLabels {
     type Output = LabelSet;
@@ -119,7 +121,7 @@ impl Session {
     }
 
     /// Refuses what a head for something else cannot give.
-    pub(super) fn require_problem(&self, problem: Problem, asked: &'static str) -> Result<()> {
+    pub(crate) fn require_problem(&self, problem: Problem, asked: &'static str) -> Result<()> {
         self.require(Head::SequenceClassification, asked)?;
         if self.problem() == problem { Ok(()) } else { Err(self.wrong_task(asked)) }
     }
