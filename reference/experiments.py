@@ -196,18 +196,19 @@ def headline_jobs(place, model, task, seeds):
 
 
 def mpnet_jobs(place):
-    """The base-sized model on CoNLL-03: six of its twelve layers at 3 bits, those whose answers move most at 2."""
+    """The base-sized model on CoNLL-03: the six of its twelve layers with the largest Ω at 3 bits."""
     task, train_rate = "conll03", "1e-4"
     model, out = tuned(place, "mpnet", task), place.work / "mpnet"
     measured, plan, small = out / "analysis" / "sensitivity.json", out / "plan.toml", out / "small"
     qbert = str(place.bin / "qbert")
     yield finetune(place, "mpnet", task)
-    command = [qbert, "analyze", "--model", str(model), "--task", task, "--data", str(place.data / TASKS[task][1]), "--method", "kl"]
-    command += ["--widths", "2,3", "--max-examples", "256", "--out", str(measured.parent), "--resume"]
-    yield Job("mpnet measure", measured.with_suffix(".done"), command, [tuned_marker(place, "mpnet", task)])
-    command = [qbert, "plan", "--model", str(model), "--bits", "2,3", "--sensitivity", str(measured), "--metric", "kl", "--high", "6"]
+    command = [qbert, "analyze", "--model", str(model), "--task", task, "--data", str(place.data / TASKS[task][0][0])]
+    command += ["--runs", "2", "--max-examples", "16", "--out", str(measured.parent), "--resume"]
+    yield Job("mpnet analyze", measured.with_suffix(".done"), command, [tuned_marker(place, "mpnet", task)])
+    command = [qbert, "plan", "--model", str(model), "--bits", "2,3", "--sensitivity", str(measured), "--high", "6"]
     yield Job("mpnet plan", plan, [*command, "--embedding-bits", "4,8", "--out", str(plan)], [measured.with_suffix(".done")])
     command = [qbert, "quantize", "--model", str(model), "--plan", str(plan), "--task", task, *files(place, task), "--epochs", "1"]
+    command += ["--max-train", str(32 * 250)]
     yield Job("mpnet quantize", small.with_suffix(".done"), [*command, "--lr", train_rate, "--batch", "32", "--out", str(small), "--resume"], [plan])
 
 

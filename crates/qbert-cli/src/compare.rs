@@ -94,7 +94,8 @@ fn answers(options: &Options, name: &str, quiet: bool) -> Result<Answered> {
     let compute = compute(options.threads)?;
     if Path::new(name).is_file() {
         let session = Session::open(name, SessionOptions::default().threads(compute.threads().count()))?;
-        let max_len = options.reading.max_len_within(session.config().max_positions)?;
+        let config = session.config();
+        let max_len = options.reading.max_len_within(config.max_positions, config.embedder.as_ref())?;
         return Answered::by_packed(&session, &source(max_len)?, watch);
     }
     let directory = model::directory(name, quiet)?;

@@ -44,7 +44,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let tokenizer = directory.as_deref().map(Tokenizer::from_directory).transpose()?;
     let max_len = match &directory {
         Some(directory) => options.reading.max_len(directory)?,
-        None => options.reading.max_len_within(usize::MAX)?,
+        None => options.reading.max_len_within(usize::MAX, None)?,
     };
     let found = statistics(&dataset, tokenizer.as_ref(), &QaOptions { max_len, ..QaOptions::default() })?;
     Ok(if options.json { versioned_json("qbert-data", &found) } else { text(task, &found, dataset.left_out()) })

@@ -93,7 +93,10 @@ fn packed(options: &Options, quiet: bool) -> Result<(Evaluated, &'static str)> {
     let mut settings = SessionOptions::default();
     settings.threads = options.threads.unwrap_or(settings.threads);
     let session = Session::open(&options.model, settings)?;
-    let max_len = options.reading.max_len_within(session.config().max_positions)?;
+    let max_len = {
+        let config = session.config();
+        options.reading.max_len_within(config.max_positions, config.embedder.as_ref())?
+    };
     let read = options.reading.options(true)?;
     let data = DataSource { task, files: vec![options.data.clone()], read, max_len };
     let mut progress = Progress::new("eval", quiet);
@@ -111,6 +114,20 @@ fn text(evaluation: &Evaluation, what: &str) -> String {
             100.0 * report.spearman,
             report.mean_squared_error
         ),
+        Details::Similarity(report) => {
+            format!("spearman {:.2}, pearson {:.2}", 100.0 * report.spearman, 100.0 * report.pearson)
+        }
+        Details::Retrieval(report) => format!(
+            "nDCG@10 {:.2}, recall@10 {:.2}, recall@100 {:.2}, MRR@10 {:.2} over {} documents",
+            100.0 * report.ndcg_at_10,
+            100.0 * report.recall_at_10,
+            100.0 * report.recall_at_100,
+            100.0 * report.mrr_at_10,
+            report.documents
+        ),
+        Details::Probe(report) => {
+            format!("linear probe: accuracy {:.2}, trained on {} texts", 100.0 * report.accuracy, report.learned_from)
+        }
         Details::Squad(report) => format!("EM {:.2}, F1 {:.2}", report.exact_match, report.f1),
         _ => format!("{} {:.2}", evaluation.metric, evaluation.value),
     };
@@ -162,6 +179,12 @@ fn write_predictions(path: &Path, found: &Evaluated) -> Result<()> {
             let pairs = data.examples.iter().zip(answers);
             let all: serde_json::Map<_, _> = pairs.map(|(e, (text, _))| (e.id.clone(), text.as_str().into())).collect();
             writeln!(writer, "{:#}", serde_json::Value::Object(all))
+        }
+        (Predictions::Vectors(vectors), Dataset::Embed(data)) => {
+            for (text, vector) in data.texts.iter().zip(vectors) {
+                writeln!(writer, "{}", serde_json::json!({"text": text, "vector": vector}))?;
+            }
+            Ok(())
         }
         _ => Err(std::io::Error::other("predictions of another kind of task")),
     })?;

@@ -3,15 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use qbert_model::Config;
+use qbert_model::{Config, Embedder};
 use qbert_pipeline::{Error, ErrorKind, Result};
+use qbert_tasks::embed::Prompts;
 use qbert_tasks::{Columns, DataSource, Format, InputShape, LabelSource, Labels, ReadOptions, Task};
 
 /// How to read the data files.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Data files")]
 pub struct Reading {
-    /// sst2, mnli, conll03, squad; your own: classify, pair (tsv, csv, jsonl), ner (CoNLL columns), qa (SQuAD json).
+    /// sst2, mnli, conll03, squad; your own: classify, pair (tsv, csv, jsonl), ner (CoNLL columns), qa
+    /// (SQuAD json), multilabel, score, score-pair, embed (any texts).
     #[arg(long, required = true)]
     task: Option<String>,
     /// Longest sequence in tokens [default: the task's, within the model's positions].
@@ -62,13 +64,16 @@ impl Reading {
     pub fn max_len(&self, model: &Path) -> Result<usize> {
         // A configuration that cannot be read is an error as soon as the model is opened.
         let config = Config::read(&model.join("config.json"));
-        self.max_len_within(config.map_or(usize::MAX, |config| config.max_positions))
+        let positions = config.map_or(usize::MAX, |config| config.max_positions);
+        self.max_len_within(positions, Embedder::read(model).ok().flatten().as_ref())
     }
 
     /// The longest sequence for a model with this many positions: the given length, whether it fits or not, or the task's
-    /// default within the positions.
-    pub fn max_len_within(&self, positions: usize) -> Result<usize> {
-        Ok(self.max_len.unwrap_or(self.task()?.default_max_len().min(positions)))
+    /// default within the positions. Texts that become vectors are as long as the model was made for.
+    pub fn max_len_within(&self, positions: usize, embedder: Option<&Embedder>) -> Result<usize> {
+        let task = self.task()?;
+        let own = embedder.filter(|_| task == Task::Embed).and_then(|own| own.max_length);
+        Ok(self.max_len.unwrap_or(own.unwrap_or(task.default_max_len()).min(positions)))
     }
 
     /// Refuses flags that would have no effect on the task's files.
@@ -80,7 +85,12 @@ impl Reading {
             ("--text", self.text.is_some(), is_table, "files without columns"),
             ("--label", self.label.is_some(), is_table, "files without columns"),
             ("--format", self.format.is_some(), is_table, "files of one form only"),
-            ("--text2", self.text2.is_some(), profile.input == InputShape::Pair, "no second text"),
+            (
+                "--text2",
+                self.text2.is_some(),
+                profile.input == InputShape::Pair || task == Task::Embed,
+                "no second text",
+            ),
             ("--labels", self.labels.is_some(), profile.has_labels, "no labels"),
         ];
         let useless = flags.into_iter().find(|(_, given, has_effect, _)| *given && !has_effect);
@@ -122,7 +132,7 @@ impl Reading {
             FileFormat::Csv => Format::Csv,
             FileFormat::Jsonl => Format::Jsonl,
         });
-        Ok(ReadOptions { columns, labels, require_labels, format })
+        Ok(ReadOptions { columns, labels, require_labels, format, prompts: Prompts::default() })
     }
 }
 

@@ -115,6 +115,11 @@ impl Embedder {
     /// The names of the files and folders in a checkpoint's directory.
     pub(crate) const NAMES: [&'static str; 4] = [MODULES, LENGTHS, PROMPTS, POOLING_FOLDER];
 
+    /// What models call the prompt of queries.
+    pub const QUERY_PROMPTS: &'static [&'static str] = &["query"];
+    /// What models call the prompt of documents.
+    pub const DOCUMENT_PROMPTS: &'static [&'static str] = &["document", "passage", "corpus"];
+
     /// A plain one: pooled, with nothing before texts.
     pub fn new(pooling: Pooling, normalize: bool) -> Self {
         Self { pooling, normalize, ..Self::default() }

@@ -183,7 +183,7 @@ impl PaperRow {
     pub fn sizes(&self, task: Task) -> Option<[f64; 2]> {
         let [classification_and_answers, pairs, entities] = self.sizes;
         match task.kind() {
-            Kind::Classify | Kind::MultiLabel | Kind::Score | Kind::Qa => classification_and_answers,
+            Kind::Classify | Kind::MultiLabel | Kind::Score | Kind::Embed | Kind::Qa => classification_and_answers,
             Kind::Pair | Kind::ScorePair => pairs,
             Kind::Ner => entities,
         }

@@ -427,7 +427,11 @@ impl From<&Evaluation> for Measured {
         let mut metrics = Metrics::from([((*metric).to_owned(), *value)]);
         let mut counted = *examples;
         match details {
-            Details::Classification(_) | Details::Values(_) => {}
+            Details::Classification(_)
+            | Details::Values(_)
+            | Details::Similarity(_)
+            | Details::Retrieval(_)
+            | Details::Probe(_) => {}
             Details::MultiLabel(report) => counted = report.overall.support,
             Details::Entities(report) => counted = report.overall.support,
             Details::Squad(report) => {

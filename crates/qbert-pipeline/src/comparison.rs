@@ -9,10 +9,11 @@ use std::sync::Arc;
 use qbert_documents::Changes;
 use qbert_kernels::Compute;
 use qbert_runtime::Session;
+use qbert_tasks::embed::cosine;
 use qbert_tasks::metrics::outcomes::squared_error;
 use qbert_tasks::qa::QaOptions;
 use qbert_tasks::stats::statistics;
-use qbert_tasks::{DataSource, Evaluation, Labels, Predictions, SharedData, TaskData};
+use qbert_tasks::{DataSource, Evaluation, Labels, Output, Predictions, SharedData, TaskData};
 use qbert_train::evaluate::{Evaluate, scores_of};
 use qbert_train::loading::Loaded;
 use serde::Serialize;
@@ -72,6 +73,9 @@ impl Answered {
     }
 }
 
+/// Two vectors whose cosine is at least this count as the same.
+const SAME_DIRECTION: f64 = 0.99;
+
 /// What a comparison of two models found.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
@@ -90,7 +94,8 @@ pub struct Comparison {
     /// How far the scores are apart; absent if the models split the texts differently.
     pub logits: Option<LogitError>,
     /// The mean divergence `KL(reference ‖ candidate)` of the answers' probabilities in nats: over sequences, tokens, or both
-    /// ends of answers. It tells models apart long before the metric does. Absent as `logits` are.
+    /// ends of answers. Of vectors, the mean squared distance relative to the reference's length. It tells models apart long
+    /// before the metric does. Absent as `logits` are.
     pub divergence: Option<f64>,
     /// The answers that changed.
     pub changes: Changes,
@@ -206,7 +211,7 @@ fn renumbered(predictions: Predictions, columns: &[usize]) -> Predictions {
             };
             Predictions::LabelSets(found.into_iter().map(renumber).collect())
         }
-        same @ (Predictions::Answers(_) | Predictions::Values(_)) => same,
+        same @ (Predictions::Answers(_) | Predictions::Values(_) | Predictions::Vectors(_)) => same,
     }
 }
 
@@ -229,6 +234,10 @@ fn agreement(before: &Predictions, after: &Predictions) -> Agreement {
             // To three digits, as they are shown.
             let same = |(a, b): &(&f64, &f64)| (**a - **b).abs() < 5e-4;
             ("values", one.iter().zip(other).filter(same).count(), one.len())
+        }
+        (Predictions::Vectors(one), Predictions::Vectors(other)) => {
+            let same = |(a, b): &(&Vec<f32>, &Vec<f32>)| cosine(a, b) >= SAME_DIRECTION;
+            ("vectors within a cosine of 0.99", one.iter().zip(other).filter(same).count(), one.len())
         }
         // Both come from the same task.
         _ => ("answers", 0, 0),
@@ -261,6 +270,11 @@ fn divergence(reference: &Answered, candidate: &Answered, columns: &[usize]) -> 
     if !is_alike(&reference.scores, &candidate.scores) {
         return None;
     }
+    if reference.data.features.output() == Output::Vector {
+        let distances =
+            reference.scores.iter().zip(&candidate.scores).map(|(one, other)| relative_distance(one, other));
+        return Some(distances.sum::<f64>() / reference.scores.len().max(1) as f64);
+    }
     let (mut sum, mut count) = (0.0, 0_usize);
     let mut add = |pairs: &mut dyn Iterator<Item = (f32, f32)>| {
         let (before, after): (Vec<f64>, Vec<f64>) = pairs.map(|(a, b)| (f64::from(a), f64::from(b))).unzip();
@@ -282,6 +296,13 @@ fn divergence(reference: &Answered, candidate: &Answered, columns: &[usize]) -> 
         }
     }
     (count > 0).then(|| sum / count as f64)
+}
+
+/// `‖one − other‖²/‖one‖²`
+fn relative_distance(one: &[f32], other: &[f32]) -> f64 {
+    let distance: f64 = one.iter().zip(other).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum();
+    let squares: f64 = one.iter().map(|a| f64::from(*a).powi(2)).sum();
+    distance / squares.max(1e-12)
 }
 
 fn log_softmax(scores: &[f64]) -> Vec<f64> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qbert_runtime::{Scope, Session, Tokens};
-use qbert_tasks::{DataSource, Features, SharedData, TaskData};
+use qbert_tasks::{DataSource, Features, Output, SharedData, TaskData};
 use qbert_train::evaluate::{BATCH_TOKENS, Evaluated};
 use qbert_train::loading::DataReader;
 
@@ -41,6 +41,7 @@ pub(crate) fn data_for(shared: &mut SharedData, session: &Session, data: &DataSo
         head: session.head(),
         unsupported: None,
         labels: session.labels(),
+        embedder: session.config().embedder.as_ref(),
         problem: session.problem(),
         max_positions: session.config().max_positions,
         tokenizer: session.tokenizer(),
@@ -48,7 +49,7 @@ pub(crate) fn data_for(shared: &mut SharedData, session: &Session, data: &DataSo
     Ok(Arc::new(reader.read_from(shared, data)?))
 }
 
-/// The scores of every sequence, in the order of the features: one row of labels, or one row per token.
+/// The scores of every sequence, in the order of the features: one row of labels, one row per token, or a vector.
 ///
 /// # Errors
 /// A sequence that does not fit the model.
@@ -57,9 +58,14 @@ pub fn scores(session: &Session, features: &Features, mut progress: impl FnMut(u
     for indices in features.evaluation_batches(BATCH_TOKENS) {
         let batch = features.batch(&indices, false)?;
         let tokens = Tokens { ids: &batch.input_ids, segments: &batch.segments, offsets: &batch.offsets };
-        let output = session.forward(tokens, Scope::Scores)?;
-        for (sequence, &index) in indices.iter().enumerate() {
-            all[index] = output.logits_of(sequence).to_vec();
+        if features.output() == Output::Vector {
+            let vectors = session.vectors(tokens)?;
+            indices.iter().zip(&vectors).for_each(|(&index, vector)| all[index] = vector.to_vec());
+        } else {
+            let output = session.forward(tokens, Scope::Scores)?;
+            for (sequence, &index) in indices.iter().enumerate() {
+                all[index] = output.logits_of(sequence).to_vec();
+            }
         }
         done += indices.len();
         progress(done, features.len());

@@ -1,29 +1,16 @@
 //! Embeddings: one vector per text, made of the last layer's hidden states.
 
+use qbert_kernels::unit_length;
+use qbert_model::{Embedder, Pooling};
 use qbert_tasks::Encoded;
 use qbert_tasks::classify::encode;
 
+use crate::encoder::{Scope, Tokens};
 use crate::error::{Error, Result};
 use crate::predict::indexed;
 use crate::session::Session;
 use crate::state::Output;
 use crate::vectors::Vectors;
-
-/// The shortest vector that normalization scales to length 1, as in PyTorch's `normalize`.
-const LEAST_NORM: f64 = 1e-12;
-
-/// How the hidden states of a text become one vector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Pooling {
-    /// The mean over all tokens, including `[CLS]` and `[SEP]`. Most sentence encoders are trained with it.
-    #[default]
-    Mean,
-    /// The hidden state of the first token, `[CLS]`.
-    First,
-    /// The output of the model's pooler: the first token through a linear layer and tanh.
-    Pooler,
-}
 
 /// Settings of [`Session::embed`]. A bare [`Pooling`] serves as well.
 ///
@@ -40,6 +27,9 @@ pub struct EmbedOptions {
     pub pooling: Pooling,
     /// Whether vectors are scaled to length 1, so that their dot product is the cosine similarity. Off by default.
     pub normalize: bool,
+    /// Numbers of a vector that are kept, from the first, before it is scaled: for models that are trained so that the first
+    /// numbers alone are useful (Matryoshka). All by default.
+    pub dimensions: Option<usize>,
 }
 
 impl EmbedOptions {
@@ -65,6 +55,67 @@ impl EmbedOptions {
     pub fn normalize(mut self, normalize: bool) -> Self {
         self.normalize = normalize;
         self
+    }
+
+    /// Sets how many numbers of a vector are kept. `None` keeps all.
+    ///
+    /// ```
+    /// # use qbert_runtime::EmbedOptions;
+    /// assert_eq!(EmbedOptions::default().dimensions(64).dimensions, Some(64));
+    /// ```
+    #[must_use]
+    pub fn dimensions(mut self, dimensions: impl Into<Option<usize>>) -> Self {
+        self.dimensions = dimensions.into();
+        self
+    }
+
+    /// The first token and the pooler need no other token of the last layer.
+    pub(crate) fn scope(self) -> Scope {
+        match self.pooling {
+            Pooling::First | Pooling::Pooler => Scope::Scores,
+            _ => Scope::Hidden,
+        }
+    }
+
+    /// The length of a vector of this model.
+    pub(crate) fn width(self, session: &Session) -> Result<usize> {
+        let width = session.config().hidden_size;
+        match self.dimensions {
+            None => Ok(width),
+            Some(kept) if (1..=width).contains(&kept) => Ok(kept),
+            Some(dimensions) => Err(Error::Dimensions { dimensions, width }),
+        }
+    }
+
+    /// Writes the vector of a sequence, as long as [`EmbedOptions::width`] says. `whole` is scratch memory.
+    pub(crate) fn write(
+        self,
+        session: &Session,
+        (output, sequence): (&Output<'_>, usize),
+        whole: &mut Vec<f32>,
+        vector: &mut [f32],
+    ) -> Result<()> {
+        let hidden = output.hidden_of(sequence);
+        whole.resize(output.width(), 0.0);
+        match self.pooling.of_tokens() {
+            Some(pooling) => pooling.forward(hidden, whole),
+            None if output.pooled().is_empty() => {
+                return Err(Error::NoPooler { path: session.model().path().to_owned() });
+            }
+            None => whole.copy_from_slice(output.pooled_of(sequence)),
+        }
+        vector.copy_from_slice(&whole[..vector.len()]);
+        if self.normalize {
+            unit_length(vector);
+        }
+        Ok(())
+    }
+}
+
+impl From<&Embedder> for EmbedOptions {
+    /// What the model's own settings say.
+    fn from(own: &Embedder) -> Self {
+        Self { pooling: own.pooling, normalize: own.normalize, dimensions: own.dimensions }
     }
 }
 
@@ -104,24 +155,108 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Item`] for a text that cannot be encoded, [`Error::NoPooler`] for [`Pooling::Pooler`] if the file has no
-    /// pooler.
+    /// pooler, [`Error::Dimensions`] for more numbers than a vector has.
     pub fn embed<S: AsRef<str> + Sync>(&self, texts: &[S], options: impl Into<EmbedOptions>) -> Result<Embeddings> {
         let options = options.into();
         let encoded = self.encode_texts(texts)?;
-        let scope = options.scope();
-        let mut vectors = Vectors::with_capacity(encoded.len(), self.config().hidden_size);
-        let mut has_pooler = true;
-        self.forward_each(&encoded, scope, |output, sequence| {
-            let vector = vectors.push_zeros();
-            has_pooler &= pool(output, sequence, options.pooling, vector);
-            if options.normalize {
-                normalize(vector);
-            }
+        let mut vectors = Vectors::with_capacity(encoded.len(), options.width(self)?);
+        let (mut whole, mut failure) = (Vec::new(), None);
+        self.forward_each(&encoded, options.scope(), |output, sequence| {
+            let written = options.write(self, (output, sequence), &mut whole, vectors.push_zeros());
+            failure = failure.take().or(written.err());
         })?;
-        if !has_pooler {
-            return Err(Error::NoPooler { path: self.model().path().to_owned() });
+        match failure {
+            Some(error) => Err(error),
+            None => Ok(Embeddings { vectors, removed: encoded.into_iter().map(|encoded| encoded.removed).collect() }),
         }
-        Ok(Embeddings { vectors, removed: encoded.into_iter().map(|encoded| encoded.removed).collect() })
+    }
+
+    /// The vectors of token ids, as the model's file says.
+    ///
+    /// ```
+    /// # mod tiny { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/model.rs")); }
+    /// use qbert_runtime::Tokens;
+    ///
+    /// # let session = tiny::classifier();
+    /// let vectors = session.vectors(Tokens { ids: &[2, 5, 3], segments: &[0; 3], offsets: &[0, 3] })?;
+    /// assert_eq!(vectors.len(), 1);
+    /// # Ok::<(), qbert_runtime::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::forward`] and [`Session::embed`].
+    pub fn vectors(&self, tokens: Tokens<'_>) -> Result<Vectors> {
+        let options = EmbedOptions::from(&self.embedder());
+        let output = self.forward(tokens, options.scope())?;
+        let mut vectors = Vectors::with_capacity(output.sequences(), options.width(self)?);
+        let mut whole = Vec::new();
+        for sequence in 0..output.sequences() {
+            options.write(self, (&output, sequence), &mut whole, vectors.push_zeros())?;
+        }
+        Ok(vectors)
+    }
+
+    /// How the model turns texts into vectors: as its file says, or by the mean of all tokens where it says nothing.
+    ///
+    /// ```
+    /// # mod tiny { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/model.rs")); }
+    /// use qbert_runtime::Pooling;
+    ///
+    /// # let session = tiny::classifier();
+    /// let own = session.embedder();
+    /// assert_eq!(own.pooling, Pooling::Mean);
+    /// let vectors = session.embed(&["the owl"], &own)?.vectors;
+    /// # assert_eq!(vectors.len(), 1);
+    /// # Ok::<(), qbert_runtime::Error>(())
+    /// ```
+    pub fn embedder(&self) -> Embedder {
+        self.config().embedder.clone().unwrap_or_default()
+    }
+
+    /// Turns each text into a vector as the model's file says, with a prompt in front: the one of this name, or the default
+    /// one where there is any.
+    ///
+    /// ```
+    /// # mod tiny { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/model.rs")); }
+    /// # let session = tiny::classifier();
+    /// let vectors = session.embed_as(None, &["the owl", "two owls"])?.vectors;
+    /// assert_eq!(vectors.len(), 2);
+    /// assert!(session.embed_as(Some("query"), &["the owl"]).is_err(), "this model has no prompts");
+    /// # Ok::<(), qbert_runtime::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::embed`]; [`Error::Prompt`] for a prompt that the model does not have.
+    pub fn embed_as<S: AsRef<str> + Sync>(&self, prompt: Option<&str>, texts: &[S]) -> Result<Embeddings> {
+        let own = self.embedder();
+        match self.prompt(prompt)? {
+            "" => self.embed(texts, &own),
+            prompt => {
+                let texts: Vec<String> = texts.iter().map(|text| format!("{prompt}{}", text.as_ref())).collect();
+                self.embed(&texts, &own)
+            }
+        }
+    }
+
+    /// What stands before a text for this purpose: the model's prompt of this name, or its default one, or nothing.
+    ///
+    /// ```
+    /// # mod tiny { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/model.rs")); }
+    /// # let session = tiny::classifier();
+    /// assert_eq!(session.prompt(None)?, "");
+    /// # Ok::<(), qbert_runtime::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Prompt`] for a name that the model does not have.
+    pub fn prompt(&self, name: Option<&str>) -> Result<&str> {
+        let Some(own) = &self.config().embedder else {
+            return match name {
+                None => Ok(""),
+                Some(name) => Err(Error::Prompt { name: name.to_owned(), known: Vec::new() }),
+            };
+        };
+        own.prompt(name).map_err(|known| Error::Prompt { name: name.unwrap_or_default().to_owned(), known })
     }
 
     /// Encodes single texts on all threads.
@@ -131,54 +266,5 @@ impl Session {
             self.check_sequence(&encoded)?;
             Ok(encoded)
         }))
-    }
-}
-
-/// Writes the vector of a sequence; `false` if it needs a pooler and the model has none.
-pub(crate) fn pool(output: &Output<'_>, sequence: usize, pooling: Pooling, vector: &mut [f32]) -> bool {
-    let hidden = output.hidden_of(sequence);
-    match pooling {
-        Pooling::Mean => mean(hidden, vector),
-        Pooling::First => vector.copy_from_slice(&hidden[..vector.len()]),
-        Pooling::Pooler if output.pooled().is_empty() => return false,
-        Pooling::Pooler => vector.copy_from_slice(output.pooled_of(sequence)),
-    }
-    true
-}
-
-/// The sum over rows in their order, then one division.
-fn mean(rows: &[f32], vector: &mut [f32]) {
-    let count = rows.len() / vector.len();
-    for row in rows.chunks_exact(vector.len()) {
-        vector.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
-    }
-    vector.iter_mut().for_each(|sum| *sum /= count as f32);
-}
-
-pub(crate) fn normalize(vector: &mut [f32]) {
-    let squares: f64 = vector.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
-    let norm = squares.sqrt().max(LEAST_NORM);
-    vector.iter_mut().for_each(|value| *value = (f64::from(*value) / norm) as f32);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{mean, normalize};
-
-    #[test]
-    fn the_mean_counts_every_row() {
-        let mut vector = [0.0; 2];
-        mean(&[1.0, 2.0, 3.0, 4.0, 8.0, 0.0], &mut vector);
-        assert_eq!(vector, [4.0, 2.0]);
-    }
-
-    #[test]
-    fn normalized_vectors_have_length_one_and_zeros_stay() {
-        let mut vector = [3.0, 4.0];
-        normalize(&mut vector);
-        assert_eq!(vector, [0.6, 0.8]);
-        let mut zeros = [0.0; 3];
-        normalize(&mut zeros);
-        assert_eq!(zeros, [0.0; 3]);
     }
 }

@@ -103,6 +103,22 @@ pub enum Error {
         /// What does not fit.
         problem: String,
     },
+    /// More numbers of a vector are asked for than it has, or none.
+    #[error("vectors of {dimensions} numbers, but the model's have {width}")]
+    Dimensions {
+        /// The length asked for.
+        dimensions: usize,
+        /// The length there is.
+        width: usize,
+    },
+    /// The model has no prompt of this name.
+    #[error("the model has no prompt {name:?}")]
+    Prompt {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
 }
 
 /// What a model with this head is for, to complete "this model is …".
@@ -145,6 +161,9 @@ impl Error {
                     "ask for at most {positions}, or leave the length out for as long as the model takes"
                 ));
             }
+            Self::Dimensions { width, .. } => return Some(format!("ask for 1 to {width}")),
+            Self::Prompt { known, .. } if known.is_empty() => "leave the prompt out: the model has none",
+            Self::Prompt { known, .. } => return Some(format!("it has {}", known.join(", "))),
             Self::InputTooLong { .. } => "break the text into shorter ones, or set `session.max_input_bytes`",
             Self::Tokens { .. } => {
                 "segments go with ids one to one, offsets ascend from 0 to the number of ids, and no sequence is longer than the model's positions"

@@ -59,12 +59,13 @@ mod input;
 mod options;
 mod predict;
 mod prepared;
+mod rank;
 mod session;
 mod state;
 mod vectors;
 mod weights;
 
-pub use embed::{EmbedOptions, Embeddings, Pooling};
+pub use embed::{EmbedOptions, Embeddings};
 pub use encoder::{Scope, Tokens};
 pub use error::{Error, Result};
 pub use hidden::{HiddenStates, Token};
@@ -72,13 +73,14 @@ pub use input::Input;
 pub use options::SessionOptions;
 pub use predict::{Answers, Classification, LabelScore, LabelSet, Prediction, Score, Tagging, Warning};
 pub use prepared::{Outcome, Prepared};
+pub use rank::Ranked;
 pub use session::Session;
 pub use state::Output;
 pub use vectors::Vectors;
 
 // Types of other crates that appear in signatures here.
 pub use qbert_kernels::{Compute, KernelError, Kernels, Threads};
-pub use qbert_model::{Config, Error as ModelError, Head, PackedModel, Problem, Storage};
+pub use qbert_model::{Config, Embedder, Error as ModelError, Head, PackedModel, Pooling, Problem, Storage};
 pub use qbert_quant::Plan;
 pub use qbert_tasks::ner::Entity;
 pub use qbert_tasks::qa::Answer;

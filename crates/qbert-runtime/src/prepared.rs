@@ -9,7 +9,7 @@ use qbert_model::{Head, Problem};
 use qbert_tasks::Encoded;
 use qbert_tasks::classify::encode;
 
-use crate::embed::{EmbedOptions, Pooling, normalize, pool};
+use crate::embed::EmbedOptions;
 use crate::encoder::{Scope, Tokens};
 use crate::error::{Error, Result};
 use crate::hidden::HiddenStates;
@@ -189,15 +189,11 @@ impl Session {
             offsets.push(ids.len());
         }
         let output = self.forward(Tokens { ids: &ids, segments: &segments, offsets: &offsets }, scope)?;
+        let mut whole = Vec::new();
         let result = sequences.iter().enumerate().map(|(place, (prepared, _))| match &prepared.asked {
             Asked::Embedding(_, options) => {
-                let mut vector = vec![0.0; self.config().hidden_size];
-                if !pool(&output, place, options.pooling, &mut vector) {
-                    return Err(Error::NoPooler { path: self.model().path().to_owned() });
-                }
-                if options.normalize {
-                    normalize(&mut vector);
-                }
+                let mut vector = vec![0.0; options.width(self)?];
+                options.write(self, (&output, place), &mut whole, &mut vector)?;
                 Ok(vector)
             }
             Asked::HiddenStates(..) => Ok(output.hidden_of(place).to_vec()),
@@ -228,12 +224,5 @@ impl Session {
                 Outcome::HiddenStates(states)
             }
         })
-    }
-}
-
-impl EmbedOptions {
-    /// The first token and the pooler need no other token of the last layer.
-    pub(crate) fn scope(self) -> Scope {
-        if self.pooling == Pooling::Mean { Scope::Hidden } else { Scope::Scores }
     }
 }

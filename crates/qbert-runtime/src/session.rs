@@ -81,7 +81,8 @@ impl Session {
     pub fn new(model: PackedModel, options: SessionOptions) -> Result<Self> {
         let compute = options.to_compute()?;
         let positions = model.config().max_positions;
-        let max_len = options.max_len.unwrap_or(positions);
+        let own = model.config().embedder.as_ref().and_then(|own| own.max_length).unwrap_or(positions);
+        let max_len = options.max_len.unwrap_or(own.min(positions));
         if max_len == 0 || max_len > positions {
             return Err(Error::MaxLen { max_len, positions });
         }

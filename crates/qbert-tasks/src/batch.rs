@@ -17,6 +17,8 @@ pub enum Targets {
     LabelSets(Vec<Vec<u32>>),
     /// A value per sequence.
     Values(Vec<f32>),
+    /// A vector per sequence, this many: as near as can be to another model's.
+    Vectors(usize),
     /// One label per token; `None` for tokens without one (special tokens, later pieces of a word).
     Tokens(Vec<Option<u32>>),
     /// First and last token of the answer, counted from the start of each sequence.
@@ -31,6 +33,7 @@ impl Targets {
             Self::Sequences(labels) => labels.len(),
             Self::LabelSets(sets) => sets.len(),
             Self::Values(values) => values.len(),
+            Self::Vectors(count) => *count,
             Self::Tokens(labels) => labels.iter().flatten().count(),
             Self::Spans(spans) => spans.len(),
         }

@@ -268,6 +268,24 @@ pub enum Error {
         /// What stands there.
         cell: String,
     },
+    /// The directory of a search beside other files.
+    #[error("{}: a search is read on its own, not with other files", path.display())]
+    SearchAmongFiles {
+        /// The directory, or its file of judgements.
+        path: PathBuf,
+    },
+    /// A judgement of a query or document that does not exist.
+    #[error("{}:{line}: no {what} has the id {id:?}", path.display())]
+    UnknownId {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: usize,
+        /// `query` or `document`.
+        what: &'static str,
+        /// The id.
+        id: String,
+    },
     /// A directory without a vocabulary.
     #[error("{}: the directory has neither tokenizer.json nor vocab.txt", path.display())]
     NoTokenizer {
@@ -467,6 +485,12 @@ impl Error {
             }
             Error::NotAValue { .. } => {
                 "values are numbers such as 3.5; for names of classes use the task `classify` or `pair`".to_owned()
+            }
+            Error::SearchAmongFiles { .. } => {
+                "give the directory alone, or the files without it".to_owned()
+            }
+            Error::UnknownId { .. } => {
+                "a search has corpus.jsonl and queries.jsonl with `_id` and `text`, and qrels/test.tsv with query, document and grade".to_owned()
             }
             Error::NoTokenizer { .. } => "copy one of them from the original checkpoint".to_owned(),
             Error::UnconvertedTokenizer { path, .. } => {

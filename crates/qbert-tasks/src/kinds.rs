@@ -1,6 +1,6 @@
 //! The list of kinds of work, and everything that goes by kind.
 //!
-//! A kind is a module (`classify`, `multilabel`, `values`, `ner`, `qa`) that owns its whole way: reading files, encoding examples, decoding
+//! A kind is a module (`classify`, `multilabel`, `values`, `embed`, `ner`, `qa`) that owns its whole way: reading files, encoding examples, decoding
 //! scores, scoring predictions. This file only lists the modules, one line each in every `match`; the rest of the
 //! workspace asks [`Kind::profile`], [`Dataset`], [`crate::Features`] and [`Predictions`] and never matches on a kind
 //! to compute. To add one, write the module and let the compiler find the lines that are missing here.
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::Targets;
 use crate::classify::{self, ClassificationReport, ClassifyData};
+use crate::embed::{self, EmbedData, ProbeReport, RetrievalReport, SimilarityReport};
 use crate::encoded::Encoded;
 use crate::metrics::NamedScores;
 use crate::metrics::outcomes::Outcomes;
@@ -37,6 +38,8 @@ pub enum Kind {
     Score,
     /// A value for two texts.
     ScorePair,
+    /// A vector for one text.
+    Embed,
     /// One tag for each word.
     Ner,
     /// One span of the context.
@@ -52,6 +55,7 @@ impl Kind {
             Kind::MultiLabel => &multilabel::PROFILE,
             Kind::Score => &values::TEXTS,
             Kind::ScorePair => &values::PAIRS,
+            Kind::Embed => &embed::PROFILE,
             Kind::Ner => &ner::PROFILE,
             Kind::Qa => &qa::PROFILE,
         }
@@ -78,6 +82,8 @@ pub enum Output {
     LabelSet,
     /// One value per sequence.
     Value,
+    /// A vector per sequence, which no head computes.
+    Vector,
     /// One row of label scores per token.
     Token,
     /// A start and an end score per token.
@@ -88,7 +94,7 @@ impl Output {
     /// How many rows of scores a sequence of `tokens` tokens has.
     pub fn rows(self, tokens: usize) -> usize {
         match self {
-            Output::Sequence | Output::LabelSet | Output::Value => 1,
+            Output::Sequence | Output::LabelSet | Output::Value | Output::Vector => 1,
             Output::Token | Output::Span => tokens,
         }
     }
@@ -185,6 +191,8 @@ pub enum Dataset {
     MultiLabel(MultiLabelData),
     /// Of `score`, `score-pair`.
     Values(ValueData),
+    /// Of `embed`.
+    Embed(EmbedData),
     /// Of `conll03`, `ner`.
     Ner(NerData),
     /// Of `squad`, `qa`.
@@ -197,6 +205,7 @@ impl Dataset {
             Kind::Classify | Kind::Pair => classify::read(task, paths, options).map(Self::Classify),
             Kind::MultiLabel => multilabel::read(task, paths, options).map(Self::MultiLabel),
             Kind::Score | Kind::ScorePair => values::read(task, paths, options).map(Self::Values),
+            Kind::Embed => embed::read(paths, options).map(Self::Embed),
             Kind::Ner => ner::read(task, paths, options).map(Self::Ner),
             Kind::Qa => qa::read(paths, options.require_labels).map(Self::Qa),
         }
@@ -207,6 +216,7 @@ impl Dataset {
             Self::Classify(data) => data,
             Self::MultiLabel(data) => data,
             Self::Values(data) => data,
+            Self::Embed(data) => data,
             Self::Ner(data) => data,
             Self::Qa(data) => data,
         }
@@ -240,6 +250,7 @@ impl Dataset {
         match (self.labels(), self) {
             (Some(labels), _) => Ok(labels.clone()),
             (None, Self::Values(_)) => Labels::new([values::OUTPUT_NAME]),
+            (None, Self::Embed(_)) => Labels::new([embed::OUTPUT_NAME]),
             (None, _) => Labels::new(["start", "end"]),
         }
     }
@@ -251,6 +262,7 @@ impl Dataset {
             Self::Classify(data) => Self::Classify(data.first(count)),
             Self::MultiLabel(data) => Self::MultiLabel(data.first(count)),
             Self::Values(data) => Self::Values(data.first(count)),
+            Self::Embed(data) => Self::Embed(data.first(count)),
             Self::Ner(data) => Self::Ner(data.first(count)),
             Self::Qa(data) => Self::Qa(data.first(count)),
         }
@@ -262,6 +274,7 @@ impl Dataset {
             Self::Classify(_) => classify::METRIC,
             Self::MultiLabel(_) => multilabel::METRIC,
             Self::Values(_) => values::METRIC,
+            Self::Embed(data) => data.aim.metric(),
             Self::Ner(_) => ner::METRIC,
             Self::Qa(_) => qa::METRIC,
         }
@@ -273,6 +286,7 @@ impl Dataset {
             Self::Classify(_) => classify::TEXTS.output,
             Self::MultiLabel(_) => multilabel::PROFILE.output,
             Self::Values(_) => values::TEXTS.output,
+            Self::Embed(_) => embed::PROFILE.output,
             Self::Ner(_) => ner::PROFILE.output,
             Self::Qa(_) => qa::PROFILE.output,
         }
@@ -285,6 +299,7 @@ pub(crate) enum Encoding {
     Classify(Vec<Option<usize>>),
     MultiLabel(Vec<Option<Vec<usize>>>),
     Values(Vec<Option<f64>>),
+    Embed,
     Ner(Vec<NerWindow>),
     Qa(Vec<QaWindow>),
 }
@@ -305,6 +320,7 @@ impl Encoding {
                 let features = classify::encode_all(tokenizer, &data.examples, max_len)?;
                 (features.into_iter().map(|feature| feature.encoded).collect(), Self::Values(data.values.clone()))
             }
+            Dataset::Embed(data) => (data.encode(tokenizer, max_len)?, Self::Embed),
             Dataset::Ner(data) => {
                 let windows = ner::encode_all(tokenizer, &data.sentences, max_len)?;
                 (windows.iter().map(|window| window.encoded.clone()).collect(), Self::Ner(windows))
@@ -323,6 +339,7 @@ impl Encoding {
             Self::Classify(labels) => classify::targets(labels, indices),
             Self::MultiLabel(sets) => multilabel::targets(sets, indices),
             Self::Values(values) => values::targets(values, indices),
+            Self::Embed => Ok(Targets::Vectors(indices.len())),
             Self::Ner(windows) => Ok(ner::targets(windows, indices)),
             Self::Qa(windows) => qa::targets(windows, indices),
         }
@@ -341,6 +358,7 @@ impl Encoding {
                 let value = |row: &Vec<f32>| row.first().copied().map_or(0.0, f64::from);
                 Predictions::Values(scores.iter().map(value).collect())
             }
+            (Dataset::Embed(_), Self::Embed) => Predictions::Vectors(scores.to_vec()),
             (Dataset::Ner(data), Self::Ner(windows)) => {
                 Predictions::Tags(ner::predict(data, windows, scores, outputs)?)
             }
@@ -359,6 +377,8 @@ pub enum Predictions {
     LabelSets(Vec<Vec<usize>>),
     /// The value of each text.
     Values(Vec<f64>),
+    /// The vector of each text.
+    Vectors(Vec<Vec<f32>>),
     /// The tag of each word of each sentence.
     Tags(Vec<Vec<usize>>),
     /// The answer to each question and its probability; empty where there is none.
@@ -375,6 +395,7 @@ impl Predictions {
             (Dataset::Classify(data), Self::Labels(found)) => classify::score(data, found, labels)?,
             (Dataset::MultiLabel(data), Self::LabelSets(found)) => multilabel::score(data, found, labels)?,
             (Dataset::Values(data), Self::Values(found)) => values::score(data, found)?,
+            (Dataset::Embed(data), Self::Vectors(found)) => embed::score(data, found)?,
             (Dataset::Ner(data), Self::Tags(found)) => ner::score(data, found, labels)?,
             (Dataset::Qa(data), Self::Answers(found)) => qa::score(data, found),
             _ => return Err(Error::OtherKind),
@@ -417,6 +438,12 @@ pub enum Details {
     MultiLabel(MultiLabelReport),
     /// Values.
     Values(ValueReport),
+    /// Similarities of pairs of texts.
+    Similarity(SimilarityReport),
+    /// Search.
+    Retrieval(RetrievalReport),
+    /// A linear probe.
+    Probe(ProbeReport),
     /// Entities.
     Entities(EntityReport),
     /// Answers.
@@ -430,7 +457,7 @@ impl Details {
             Self::Classification(report) => &report.per_class,
             Self::MultiLabel(report) => &report.per_class,
             Self::Entities(report) => &report.per_type,
-            Self::Values(_) | Self::Squad(_) => &[],
+            Self::Values(_) | Self::Similarity(_) | Self::Retrieval(_) | Self::Probe(_) | Self::Squad(_) => &[],
         }
     }
 }

@@ -16,6 +16,7 @@
 
 pub mod batch;
 pub mod classify;
+pub mod embed;
 mod encoded;
 mod error;
 pub mod features;
@@ -36,6 +37,7 @@ pub mod values;
 
 pub use batch::{Batch, Targets};
 pub use classify::{ClassifyData, ClassifyExample};
+pub use embed::EmbedData;
 pub use encoded::Encoded;
 pub use error::{Error, Result};
 pub use features::Features;

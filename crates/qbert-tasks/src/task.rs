@@ -34,6 +34,8 @@ pub enum Task {
     Score,
     /// A user's own file of pairs of texts with a value each.
     ScorePair,
+    /// Texts to turn into vectors, and what the vectors are judged by.
+    Embed,
     /// A user's own CoNLL-style columns, any entity types.
     Ner,
     /// A user's own file in SQuAD's JSON layout.
@@ -42,7 +44,7 @@ pub enum Task {
 
 impl Task {
     /// Every task, in the order of help texts.
-    pub const ALL: [Task; 11] = [
+    pub const ALL: [Task; 12] = [
         Task::Sst2,
         Task::Mnli,
         Task::Conll03,
@@ -52,6 +54,7 @@ impl Task {
         Task::Multilabel,
         Task::Score,
         Task::ScorePair,
+        Task::Embed,
         Task::Ner,
         Task::Qa,
     ];
@@ -68,6 +71,7 @@ impl Task {
             Task::Multilabel => "multilabel",
             Task::Score => "score",
             Task::ScorePair => "score-pair",
+            Task::Embed => "embed",
             Task::Ner => "ner",
             Task::Qa => "qa",
         }
@@ -81,6 +85,7 @@ impl Task {
             Task::Multilabel => Kind::MultiLabel,
             Task::Score => Kind::Score,
             Task::ScorePair => Kind::ScorePair,
+            Task::Embed => Kind::Embed,
             Task::Conll03 | Task::Ner => Kind::Ner,
             Task::Squad | Task::Qa => Kind::Qa,
         }
@@ -103,6 +108,7 @@ impl Task {
             | Task::Multilabel
             | Task::Score
             | Task::ScorePair
+            | Task::Embed
             | Task::Ner
             | Task::Qa => return None,
         };

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use qbert_kernels::Compute;
-use qbert_model::{Checkpoint, Head, Parameters, Problem};
+use qbert_model::{Checkpoint, Embedder, Head, Parameters, Problem};
+use qbert_tasks::embed::Prompts;
 use qbert_tasks::{
     DataSource, Features, HeadLabels, LabelSource, Labels, Output, SharedData, Task, TaskData, Tokenizer,
 };
@@ -17,6 +18,7 @@ use crate::qat::{ModelWeights, Quantization, files};
 pub fn head_of(output: Output) -> Head {
     match output {
         Output::Sequence | Output::LabelSet | Output::Value => Head::SequenceClassification,
+        Output::Vector => Head::None,
         Output::Token => Head::TokenClassification,
         Output::Span => Head::QuestionAnswering,
     }
@@ -25,7 +27,7 @@ pub fn head_of(output: Output) -> Head {
 /// What the head's outputs mean for a task.
 pub fn problem_of(output: Output) -> Problem {
     match output {
-        Output::Sequence | Output::Token | Output::Span => Problem::SingleLabel,
+        Output::Sequence | Output::Token | Output::Span | Output::Vector => Problem::SingleLabel,
         Output::LabelSet => Problem::MultiLabel,
         Output::Value => Problem::Regression,
     }
@@ -89,6 +91,8 @@ pub struct DataReader<'a> {
     pub unsupported: Option<&'a str>,
     /// What the head's outputs are called; empty for spans.
     pub labels: &'a [String],
+    /// How it turns texts into vectors, where it says so.
+    pub embedder: Option<&'a Embedder>,
     /// Longest sequence it can take.
     pub max_positions: usize,
     /// How it splits text into pieces.
@@ -110,9 +114,10 @@ impl DataReader<'_> {
     /// As [`DataReader::read`].
     pub fn read_from(&self, shared: &mut SharedData, source: &DataSource) -> Result<TaskData> {
         self.check_source(source)?;
-        let own = self.own_labels()?;
+        let own = self.own_labels(source.task)?;
         let labels = labels_of_head(self.path, source.task, &own, &source.read.labels);
-        let mut data = shared.load(source.clone().with_labels(labels), self.tokenizer, None)?;
+        let source = &with_prompts(source.clone().with_labels(labels), self.embedder);
+        let mut data = shared.load(source.clone(), self.tokenizer, None)?;
         usable(&data.features, &source.files, "compute on")?;
         data.labels = data.features.dataset().labels().cloned().unwrap_or(own);
         Ok(data)
@@ -125,7 +130,7 @@ impl DataReader<'_> {
     /// As [`DataReader::read`].
     pub fn check(&self, data: &TaskData) -> Result<()> {
         self.check_source(&data.source)?;
-        let own = self.own_labels()?;
+        let own = self.own_labels(data.source.task)?;
         let are_names = data.source.task.kind().profile().has_labels && !own.are_placeholders();
         let fits = if are_names { own.names() == data.labels.names() } else { own.len() == data.labels.len() };
         if fits {
@@ -149,9 +154,13 @@ impl DataReader<'_> {
         check_length(source.max_len, self.max_positions)
     }
 
-    fn own_labels(&self) -> Result<Labels> {
+    fn own_labels(&self, task: Task) -> Result<Labels> {
         let own = self.labels;
-        Ok(if own.is_empty() { Labels::new(["start", "end"])? } else { Labels::new(own.iter().cloned())? })
+        Ok(match task.kind().profile().output {
+            Output::Vector => Labels::new([qbert_tasks::embed::OUTPUT_NAME])?,
+            _ if own.is_empty() => Labels::new(["start", "end"])?,
+            _ => Labels::new(own.iter().cloned())?,
+        })
     }
 
     fn misfit(&self, problem: String) -> Error {
@@ -166,6 +175,19 @@ pub fn labels_of_head(model: &Path, task: Task, own: &Labels, wanted: &LabelSour
         return wanted.clone();
     }
     LabelSource::Head(HeadLabels { model: model.to_owned(), own: own.clone(), given: wanted.given().cloned() })
+}
+
+/// The same source with the model's prompts before texts that become vectors, unless the user gave some.
+pub fn with_prompts(mut source: DataSource, embedder: Option<&Embedder>) -> DataSource {
+    let Some(own) = embedder.filter(|_| source.read.prompts == Prompts::default()) else { return source };
+    let named = |names: &[&str]| names.iter().find_map(|name| own.prompts.get(*name)).cloned();
+    let other = own.prompt(None).unwrap_or_default().to_owned();
+    source.read.prompts = Prompts {
+        query: named(Embedder::QUERY_PROMPTS).unwrap_or_else(|| other.clone()),
+        document: named(Embedder::DOCUMENT_PROMPTS).unwrap_or_else(|| other.clone()),
+        other,
+    };
+    source
 }
 
 /// Refuses data without a usable example.
@@ -204,6 +226,7 @@ fn with_reader<T>(model: &Path, checkpoint: &Checkpoint, read: impl FnOnce(DataR
         problem: checkpoint.problem(),
         unsupported: checkpoint.unsupported_head(),
         labels: &checkpoint.labels(),
+        embedder: checkpoint.config().embedder.as_ref(),
         max_positions: checkpoint.config().max_positions,
         tokenizer: &tokenizer,
     })

@@ -45,8 +45,13 @@ fn data(task: Task) -> &'static str {
         Task::Mnli => "a subset of the training set; the matched dev set (the mismatched one is not used)",
         Task::Conll03 => "the whole English training set and eng.testa",
         Task::Squad => "a subset of the training set, extra paragraphs and SQuADShifts; the dev set of v1.1",
-        Task::Classify | Task::Pair | Task::Multilabel | Task::Score | Task::ScorePair | Task::Ner | Task::Qa => {
-            "the user's own"
-        }
+        Task::Classify
+        | Task::Pair
+        | Task::Multilabel
+        | Task::Score
+        | Task::ScorePair
+        | Task::Embed
+        | Task::Ner
+        | Task::Qa => "the user's own",
     }
 }

@@ -104,7 +104,7 @@ fn with_fitting_groups(mut plan: Plan, shape: &ModelShape) -> Result<Plan> {
 pub fn usual_high(method: &Method, task: Task, layers: usize) -> Result<usize> {
     let (low, high) = method.widths();
     let named = match task.kind() {
-        Kind::Classify | Kind::MultiLabel | Kind::Score => Task::Sst2,
+        Kind::Classify | Kind::MultiLabel | Kind::Score | Kind::Embed => Task::Sst2,
         Kind::Pair | Kind::ScorePair => Task::Mnli,
         Kind::Ner => Task::Conll03,
         Kind::Qa => Task::Squad,

@@ -126,6 +126,7 @@ fn usage(profile: &Profile) -> String {
     let (arguments, call, python) = match (profile.input, profile.output) {
         (InputShape::Text, Output::Sequence) => (text, "session.classify(&[\"a text\"])?", text),
         (InputShape::Text, Output::LabelSet) => (text, "session.label_sets(&[\"a text\"])?", text),
+        (InputShape::Text, Output::Vector) => return usage_of_vectors(),
         (InputShape::Text, Output::Value) => (text, "session.score(&[\"a text\"])?", text),
         (InputShape::Pair, Output::Value) => (pair, "session.score_pairs(&[(\"a text\", \"another\")])?", python_pair),
         (InputShape::Pair, _) => (pair, "session.classify_pairs(&[(\"a text\", \"another\")])?", python_pair),
@@ -140,6 +141,15 @@ fn usage(profile: &Profile) -> String {
         "\n## Use\n\n```python\nimport qbert\n\nmodel = qbert.load(\"{FILE_NAME}\")\nmodel({python})\n```\n\n\
          ```sh\nqbert predict {FILE_NAME} {arguments}\n```\n\n```rust\nuse qbert_runtime::{{Session, SessionOptions}};\n\n\
          let session = Session::open(\"{FILE_NAME}\", SessionOptions::default())?;\nlet found = {call};\n```\n"
+    )
+}
+
+/// A model of vectors answers other verbs.
+fn usage_of_vectors() -> String {
+    format!(
+        "\n## Use\n\n```python\nimport qbert\n\nmodel = qbert.load(\"{FILE_NAME}\")\nmodel.embed([\"a text\", \"another\"])\n```\n\n\
+         ```sh\nqbert embed {FILE_NAME} \"a text\" \"another\" --out vectors.npy\n```\n\n```rust\nuse qbert_runtime::{{Session, SessionOptions}};\n\n\
+         let session = Session::open(\"{FILE_NAME}\", SessionOptions::default())?;\nlet found = session.embed_as(None, &[\"a text\"])?;\n```\n"
     )
 }
 

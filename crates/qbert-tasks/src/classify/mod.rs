@@ -10,7 +10,7 @@ mod score;
 
 pub use decode::{Choice, best, decode, softmax};
 pub use encode::{ClassifyFeature, encode, encode_all};
-pub(crate) use read::{LIST_SEPARATOR, read, read_rows};
+pub(crate) use read::{LIST_SEPARATOR, RawExample, read, read_rows};
 pub(crate) use score::score;
 pub use score::{ClassificationReport, report};
 

@@ -168,7 +168,7 @@ fn read_jsonl(task: Task, path: &Path, options: &ReadOptions) -> Result<Vec<RawE
             Kind::MultiLabel => {
                 roles.label.map(|column| list_value(path, &object, &names[column])).transpose()?.flatten()
             }
-            Kind::Score | Kind::ScorePair => {
+            Kind::Score | Kind::ScorePair | Kind::Embed => {
                 roles.label.map(|column| number_value(path, &object, &names[column])).transpose()?.flatten()
             }
             _ => roles.label.map(name_of).transpose()?.flatten(),
@@ -190,7 +190,12 @@ fn roles(task: Task, path: &Path, header: &[String], options: &ReadOptions) -> R
         column.ok_or_else(|| Error::NoColumn { path: path.to_owned(), role, tried, available: header.to_vec() })
     };
     let pair = task.kind().profile().input == InputShape::Pair;
-    let text2 = if pair || columns.text2.is_some() { find(&columns.text2, TEXT2_NAMES)? } else { None };
+    // Texts to embed may come in pairs.
+    let text2 = if pair || task.kind() == Kind::Embed || columns.text2.is_some() {
+        find(&columns.text2, TEXT2_NAMES)?
+    } else {
+        None
+    };
     if pair {
         required(text2, "second text", TEXT2_NAMES)?;
     }

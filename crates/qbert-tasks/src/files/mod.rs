@@ -16,6 +16,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::embed::Prompts;
 use crate::head_labels::FoundLabels;
 use crate::{Dataset, Error, HeadLabels, Labels, Result, Task};
 
@@ -73,11 +74,19 @@ pub struct ReadOptions {
     pub require_labels: bool,
     /// The layout of tables; `None` goes by the file extension.
     pub format: Option<Format>,
+    /// What stands before texts that become vectors.
+    pub prompts: Prompts,
 }
 
 impl Default for ReadOptions {
     fn default() -> Self {
-        Self { columns: Columns::default(), labels: LabelSource::default(), require_labels: true, format: None }
+        Self {
+            columns: Columns::default(),
+            labels: LabelSource::default(),
+            require_labels: true,
+            format: None,
+            prompts: Prompts::default(),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 mod score;
 
 pub use score::ValueReport;
-pub(crate) use score::score;
+pub(crate) use score::{ranks, score};
 
 use std::collections::BTreeSet;
 use std::path::Path;

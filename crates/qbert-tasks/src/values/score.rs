@@ -52,7 +52,7 @@ pub(crate) fn score(data: &ValueData, predictions: &[f64]) -> Result<Evaluation>
 }
 
 /// The rank of each value; equal values share the mean of their ranks.
-fn ranks(values: &[f64]) -> Vec<f64> {
+pub(crate) fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
     let mut ranks = vec![0.0; values.len()];

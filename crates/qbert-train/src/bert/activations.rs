@@ -170,6 +170,8 @@ impl Activations {
         self.pooled.resize(pooled, 0.0);
         self.pooler_activation.resize(head.pooler.map(|pooler| pooler.activation), pooled);
         self.head_input.resize(if head.output.is_none() { 0 } else { rows * hidden }, 0.0);
+        // Without a head, what is put out is a vector per sequence.
+        let rows = if head.output.is_none() { batch.sequences() } else { rows };
         self.logits.resize(rows * outputs, 0.0);
     }
 }

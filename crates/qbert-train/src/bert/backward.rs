@@ -150,8 +150,10 @@ impl Bert {
         let Given { pass: Pass { compute, weights, batch, mode }, activations, .. } = given;
         let BackwardBuffers { d_hidden, d_logits, d_head_input, d_pooled, .. } = buffers;
         let Some(head) = &self.spans.head else {
-            d_hidden.fill(0.0);
-            return;
+            return match self.sentence_vector(batch) {
+                Some(vectors) => vectors.backward(&activations.hidden[self.config.layers], d_logits, d_hidden),
+                None => d_hidden.fill(0.0),
+            };
         };
         linear::backward_parameters(compute, &activations.head_input, d_logits, linear_gradients(gradients, head));
         linear::backward_input(compute, linear_at(weights, head), d_logits, Start::ZERO, d_head_input);

@@ -224,7 +224,7 @@ impl Bert {
         hidden[to] = output;
     }
 
-    /// Pooler (first token → linear → activation), dropout, head.
+    /// Pooler (first token → linear → activation), dropout, head; without a head, the vectors of texts.
     fn head_forward(
         &self,
         compute: &Compute,
@@ -238,6 +238,9 @@ impl Bert {
         let encoded = &hidden[last];
         if let Some(pooler) = self.pooler(compute, weights, batch, mode) {
             pooler.forward(encoded, first_tokens, pooler_activation, pooled);
+        }
+        if let Some(vectors) = self.sentence_vector(batch) {
+            vectors.forward(encoded, logits);
         }
         let Some(head) = &self.spans.head else { return };
         let source = if self.layout.head_class().reads_pooler() { &pooled[..] } else { &encoded[..] };

@@ -32,7 +32,15 @@ use crate::ops::Dropout;
 use crate::ops::attention::Heads;
 use crate::ops::loss::{Loss, cross_entropy};
 use crate::ops::pooler::Pooler;
+use crate::ops::sentence_vector::SentenceVector;
 use forward::linear_at;
+
+/// The numbers of a text's vector; 0 where the model's pooler makes them, which is not trained.
+fn vector_width(config: &Config) -> usize {
+    let own = config.embedder.clone().unwrap_or_default();
+    let width = own.dimensions.unwrap_or(config.hidden_size).min(config.hidden_size);
+    if own.pooling.of_tokens().is_some() { width } else { 0 }
+}
 
 /// Sets gradients to zero before a step, on all threads.
 pub fn zero(compute: &Compute, gradients: &mut [f32]) {
@@ -114,7 +122,10 @@ impl Bert {
     /// A model from a configuration and a layout that was made for it.
     pub fn new(config: &Config, layout: Arc<ParameterLayout>) -> Result<Self> {
         let spans = Spans::new(config, &layout)?;
-        let outputs = spans.head.as_ref().map_or(0, |head| head.bias.len());
+        let outputs = match &spans.head {
+            Some(head) => head.bias.len(),
+            None => vector_width(config),
+        };
         Ok(Self { config: config.clone(), layout, spans, outputs })
     }
 
@@ -133,7 +144,16 @@ impl Bert {
         &self.spans
     }
 
-    /// The number of outputs of the head per row: labels, or 2 for spans.
+    /// How sequences become vectors, where the model has no head.
+    fn sentence_vector<'a>(&self, batch: &'a Batch) -> Option<SentenceVector<'a>> {
+        if self.spans.head.is_some() {
+            return None;
+        }
+        let embedder = self.config.embedder.clone().unwrap_or_default();
+        SentenceVector::new(&embedder, self.config.hidden_size, batch)
+    }
+
+    /// The number of outputs of the head per row: labels, 2 for spans, or the numbers of a text's vector.
     pub fn outputs(&self) -> usize {
         self.outputs
     }
@@ -198,6 +218,7 @@ impl Bert {
             Targets::Sequences(targets) => (targets.len(), batch.sequences(), Head::SequenceClassification),
             Targets::LabelSets(sets) => (sets.len(), batch.sequences(), Head::SequenceClassification),
             Targets::Values(values) => (values.len(), batch.sequences(), Head::SequenceClassification),
+            Targets::Vectors(count) => (*count, batch.sequences(), Head::None),
             Targets::Tokens(targets) => (targets.len(), batch.tokens(), Head::TokenClassification),
             Targets::Spans(targets) => (targets.len(), batch.sequences(), Head::QuestionAnswering),
         };
@@ -224,7 +245,7 @@ impl Bert {
                 }
                 None
             }
-            Targets::None => None,
+            Targets::None | Targets::Vectors(_) => None,
         };
         match outside {
             Some((target, limit)) => problem(format!("target {target}, but only 0 to {} are possible", limit - 1)),

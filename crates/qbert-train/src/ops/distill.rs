@@ -4,6 +4,8 @@
 //! | term | value | gradient |
 //! |---|---|---|
 //! | answers | mean over softmaxes of `τ²·KL(q ‖ p)`, `q` and `p` the softmax of the teacher's and the student's logits over `τ` | `τ·(p − q)` of the logits |
+//! | vectors | mean over texts of `‖s − t‖²/‖t‖²` | `2·(s − t)/‖t‖²` |
+//! | similarities | mean over pairs of texts of `(sᵢ·sⱼ − tᵢ·tⱼ)²/(‖tᵢ‖²·‖tⱼ‖²)` | `2·(sᵢ·sⱼ − tᵢ·tⱼ)·sⱼ/…` of `sᵢ` |
 //! | hidden state | mean over all elements of `(s − t)²` | `2·(s − t)` |
 //! | attention | mean over all rows of `KL(P_t ‖ P_s)` | `P_s − P_t` of the scaled scores |
 //!
@@ -14,7 +16,7 @@
 
 use qbert_kernels::{CHUNK, Compute};
 
-use super::loss::softmaxes;
+use super::loss::{softmaxes, vector_share};
 use crate::batch::{Batch, Targets};
 
 /// Adds the gradient of the soft answers, times `scale`, to that of the logits and returns the term's value.
@@ -35,6 +37,19 @@ pub fn answers(
         }
         return share * total;
     }
+    if let Targets::Vectors(count) = batch.targets {
+        let mut total = 0.0;
+        let rows = student.chunks_exact(labels).zip(teacher.chunks_exact(labels));
+        for (d, (s, t)) in d_logits.chunks_exact_mut(labels).zip(rows) {
+            let share = vector_share(t, count);
+            for (d, (s, t)) in d.iter_mut().zip(s.iter().zip(t)) {
+                let difference = f64::from(*s) - f64::from(*t);
+                total += share * difference * difference;
+                *d += (2.0 * scale * share * difference) as f32;
+            }
+        }
+        return total;
+    }
     let all = softmaxes(batch, labels);
     let share = 1.0 / all.len().max(1) as f64;
     let mut total = 0.0;
@@ -50,11 +65,51 @@ pub fn answers(
     temperature * temperature * share * total
 }
 
+/// How similar the texts of a batch are to each other, to the student and to the teacher: the mean over all pairs of two
+/// texts of the squared difference of their products, relative to the lengths of the teacher's vectors. Adds its gradient,
+/// times `scale`, to that of the vectors and returns the term's value.
+pub fn similarities((student, teacher): (&[f32], &[f32]), width: usize, scale: f64, d_vectors: &mut [f32]) -> f64 {
+    let row = |vectors: &'_ [f32], index: usize| -> Vec<f64> {
+        vectors[index * width..(index + 1) * width].iter().map(|&value| f64::from(value)).collect()
+    };
+    let count = student.len() / width.max(1);
+    if count < 2 {
+        return 0.0;
+    }
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
+    let students: Vec<Vec<f64>> = (0..count).map(|index| row(student, index)).collect();
+    let teachers: Vec<Vec<f64>> = (0..count).map(|index| row(teacher, index)).collect();
+    let squares: Vec<f64> = teachers.iter().map(|own| dot(own, own).max(1e-12)).collect();
+    let pairs = (count * (count - 1)) as f64 / 2.0;
+    let mut total = 0.0;
+    for first in 0..count {
+        for second in first + 1..count {
+            let weight = 1.0 / (pairs * squares[first] * squares[second]);
+            let difference = dot(&students[first], &students[second]) - dot(&teachers[first], &teachers[second]);
+            total += weight * difference * difference;
+            let factor = 2.0 * scale * weight * difference;
+            for (own, other) in [(first, second), (second, first)] {
+                let d = &mut d_vectors[own * width..(own + 1) * width];
+                d.iter_mut().zip(&students[other]).for_each(|(d, s)| *d += (factor * s) as f32);
+            }
+        }
+    }
+    total
+}
+
 /// The sum over the softmaxes of a batch of `KL(q ‖ p)`, and their number: the term of [`answers`] alone.
 pub fn answer_divergence((student, teacher): (&[f32], &[f32]), batch: &Batch, labels: usize) -> (f64, usize) {
     if let Targets::Values(values) = &batch.targets {
         let squares = student.iter().zip(teacher).map(|(s, t)| (f64::from(*s) - f64::from(*t)).powi(2));
         return (squares.sum(), values.len());
+    }
+    if let Targets::Vectors(count) = batch.targets {
+        let rows = student.chunks_exact(labels).zip(teacher.chunks_exact(labels));
+        let distance = |(s, t): (&[f32], &[f32])| {
+            let squares = s.iter().zip(t).map(|(s, t)| (f64::from(*s) - f64::from(*t)).powi(2));
+            vector_share(t, 1) * squares.sum::<f64>()
+        };
+        return (rows.map(distance).sum(), count);
     }
     let all = softmaxes(batch, labels);
     let mut total = 0.0;

@@ -33,6 +33,11 @@ pub fn cross_entropy(logits: &mut [f32], batch: &Batch, labels: usize, scale: f6
             let labelled = targets.iter().flatten().count();
             rows(logits, labels, targets.iter().copied(), labelled, scale)
         }
+        // Compared with themselves, vectors lose nothing; only how the loss bends tells something.
+        Targets::Vectors(count) => {
+            logits.fill(0.0);
+            Loss { mean: 0.0, terms: *count }
+        }
         Targets::LabelSets(sets) => label_sets(logits, labels, sets, scale),
         Targets::Values(values) => squared_errors(logits, values, scale),
         Targets::Spans(spans) => self::spans(logits, batch, spans, scale),
@@ -61,6 +66,12 @@ pub fn cross_entropy_tangent(logits: &[f32], tangent: &mut [f32], batch: &Batch,
             let weight = 2.0 * scale / values.len().max(1) as f64;
             tangent.iter_mut().for_each(|tangent| *tangent = (weight * f64::from(*tangent)) as f32);
         }
+        Targets::Vectors(count) => {
+            for (row, tangent) in logits.chunks_exact(labels).zip(tangent.chunks_exact_mut(labels)) {
+                let weight = 2.0 * scale * vector_share(row, *count);
+                tangent.iter_mut().for_each(|tangent| *tangent = (weight * f64::from(*tangent)) as f32);
+            }
+        }
         Targets::Tokens(targets) => {
             let weight = scale / targets.iter().flatten().count().max(1) as f64;
             let rows = logits.chunks_exact(labels).zip(tangent.chunks_exact_mut(labels));
@@ -81,6 +92,13 @@ pub fn cross_entropy_tangent(logits: &[f32], tangent: &mut [f32], batch: &Batch,
             }
         }
     }
+}
+
+/// What a squared distance from the vector `own` counts in the mean over `count` vectors: distances are relative to its
+/// length, so that they mean the same whether or not vectors are scaled.
+pub(super) fn vector_share(own: &[f32], count: usize) -> f64 {
+    let squares: f64 = own.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
+    1.0 / (squares.max(1e-12) * count.max(1) as f64)
 }
 
 /// `1/(1 + e^-x)`
@@ -200,13 +218,13 @@ impl Softmax {
 pub(super) fn softmaxes(batch: &Batch, labels: usize) -> Vec<Softmax> {
     let row = |index: usize| Softmax { first: index * labels, step: 1, count: labels, or_not: false };
     match &batch.targets {
-        Targets::None => Vec::new(),
+        // Vectors and values have no probabilities: distillation compares them as they are.
+        Targets::None | Targets::Vectors(_) => Vec::new(),
         Targets::Sequences(targets) => (0..targets.len()).map(row).collect(),
         Targets::LabelSets(sets) => {
             let single = |first: usize| Softmax { first, step: 1, count: 1, or_not: true };
             (0..sets.len() * labels).map(single).collect()
         }
-        // Values have no probabilities: distillation compares them as they are.
         Targets::Values(_) => Vec::new(),
         Targets::Tokens(targets) => (0..targets.len()).filter(|&token| targets[token].is_some()).map(row).collect(),
         Targets::Spans(_) => {

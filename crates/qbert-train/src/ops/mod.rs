@@ -20,6 +20,7 @@ pub mod loss;
 pub mod pooler;
 pub mod quantize;
 pub mod residual_norm;
+pub mod sentence_vector;
 
 pub use dropout::Dropout;
 

@@ -7,7 +7,7 @@
 use qbert_kernels::Compute;
 use serde::{Deserialize, Serialize};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Targets};
 use crate::bert::{Activations, BackwardBuffers, Bert, Mode, SoftTargets};
 use crate::error::{Error, Result};
 use crate::ops::distill;
@@ -23,14 +23,26 @@ pub struct Distillation {
     pub hidden: f64,
     /// Distance to the attention of each of the teacher's layers.
     pub attention: f64,
+    /// Distance to how similar the teacher finds the texts of a batch, for models of vectors.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub similarities: f64,
     /// Divides the logits of teacher and student before they are compared.
     pub temperature: f64,
 }
 
 impl Default for Distillation {
     fn default() -> Self {
-        Self { labels: 1.0, answers: 1.0, hidden: 1.0, attention: 1.0, temperature: 1.0 }
+        Self { labels: 1.0, answers: 1.0, hidden: 1.0, attention: 1.0, similarities: 1.0, temperature: 1.0 }
     }
+}
+
+/// What was not always a setting is not written where it is as it was, so that older files stay comparable.
+fn one() -> f64 {
+    1.0
+}
+
+fn is_one(weight: &f64) -> bool {
+    *weight == 1.0
 }
 
 impl Distillation {
@@ -39,7 +51,7 @@ impl Distillation {
     /// # Errors
     /// A weight that is negative or not a number; a temperature that is not above 0.
     pub fn check(&self) -> Result<()> {
-        for weight in [self.labels, self.answers, self.hidden, self.attention] {
+        for weight in [self.labels, self.answers, self.hidden, self.attention, self.similarities] {
             if !(weight >= 0.0 && weight.is_finite()) {
                 let rule = "a weight of the loss is a number from 0 up";
                 return Err(Error::Setting { name: "`qat.distillation`", value: weight.to_string(), rule });
@@ -99,18 +111,25 @@ impl Teacher {
         scale: f64,
         buffers: &mut BackwardBuffers,
     ) -> DistilledLoss {
-        let Distillation { labels, answers, hidden, attention, temperature } = self.settings;
+        let Distillation { labels, answers, hidden, attention, similarities, temperature } = self.settings;
         let own = bert.loss(batch, student, scale * labels, buffers).mean;
         let logits = (&student.logits[..], &self.activations.logits[..]);
         let softening = (temperature, scale * answers);
         let soft = distill::answers(logits, batch, bert.outputs(), softening, &mut buffers.d_logits);
+        let alike = match batch.targets {
+            Targets::Vectors(_) if similarities > 0.0 => {
+                distill::similarities(logits, bert.outputs(), scale * similarities, &mut buffers.d_logits)
+            }
+            _ => 0.0,
+        };
         let states = student.hidden.iter().zip(&self.activations.hidden);
         let states: f64 = states.map(|(s, t)| distill::mean_square(compute, s, t)).sum();
         let rows = (batch.tokens() * bert.config().heads) as f64;
         let layers = student.layers.iter().zip(&self.activations.layers);
         let divergence: f64 =
             layers.map(|(s, t)| distill::divergence(compute, &s.probabilities, &t.probabilities) / rows).sum();
-        DistilledLoss { total: labels * own + answers * soft + hidden * states + attention * divergence, labels: own }
+        let soft = answers * soft + similarities * alike;
+        DistilledLoss { total: labels * own + soft + hidden * states + attention * divergence, labels: own }
     }
 
     /// What the backward pass trains the student towards.

@@ -30,7 +30,10 @@ impl HessianPass {
         let loss = cross_entropy(logits, batch, bert.outputs, self.scale);
         let d_output = &mut self.gradients[bert.config.layers - 1].output;
         let Some(head) = &bert.spans.head else {
-            d_output.fill(0.0);
+            match bert.sentence_vector(batch) {
+                Some(vectors) => vectors.backward(&self.activations.hidden[bert.config.layers], logits, d_output),
+                None => d_output.fill(0.0),
+            }
             return loss;
         };
         linear::backward_input(compute, linear_at(weights, head), logits, Start::ZERO, d_input);
@@ -45,8 +48,7 @@ impl HessianPass {
     pub(super) fn head_tangents(&mut self, point: Point<'_>) {
         let Point { bert, compute, weights, batch } = point;
         let Some(span) = &bert.spans.head else {
-            self.backward.hidden.fill(0.0);
-            return;
+            return self.vector_tangents(point);
         };
         let Head { logits, d_input, pooled_tangent, d_input_tangent, scratch } = &mut self.head;
         let (activations, encoded) = (&self.activations, &self.hidden);
@@ -70,5 +72,22 @@ impl HessianPass {
             }
             None => d_output.copy_from_slice(d_input_tangent),
         }
+    }
+
+    /// The same without a head, where the outputs are the vectors of texts.
+    fn vector_tangents(&mut self, point: Point<'_>) {
+        let Point { bert, batch, .. } = point;
+        let (activations, d_output) = (&self.activations, &mut self.backward.hidden);
+        let Some(vectors) = bert.sentence_vector(batch) else {
+            d_output.fill(0.0);
+            return;
+        };
+        let encoded = dual(&activations.hidden[bert.config.layers], &self.hidden);
+        let logits = &mut self.head.logits;
+        vectors.forward_tangent(encoded, logits);
+        cross_entropy_tangent(&activations.logits, logits, batch, bert.outputs, self.scale);
+        // The gradient of the vectors is zero, because they are compared with themselves.
+        let zero = vec![0.0; logits.len()];
+        vectors.backward_tangent(encoded, dual(&zero, logits), d_output);
     }
 }
