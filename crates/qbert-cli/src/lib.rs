@@ -36,6 +36,7 @@ mod run;
 pub mod stop;
 pub mod table;
 mod training;
+mod vectors;
 
 pub use flags::in_flags;
 pub use quantize::WhichWeights;
@@ -101,6 +102,10 @@ enum Verb {
     Quantize(quantize::Options),
     Pack(pack::Options),
     Predict(predict::Options),
+    Embed(vectors::Embed),
+    Similarity(vectors::Similarity),
+    Rank(vectors::Rank),
+    Search(vectors::Search),
     Eval(eval::Options),
     Compare(compare::Options),
     Analyze(analyze::Options),
@@ -160,6 +165,10 @@ fn run_verb(verb: Verb, quiet: bool) -> Result<String> {
         Verb::Quantize(options) => quantize::run(&options, quiet),
         Verb::Pack(options) => pack::run(&options, quiet),
         Verb::Predict(options) => predict::run(&options, quiet),
+        Verb::Embed(options) => vectors::run_embed(&options, quiet),
+        Verb::Similarity(options) => vectors::run_similarity(&options),
+        Verb::Rank(options) => vectors::run_rank(&options),
+        Verb::Search(options) => vectors::run_search(&options, quiet),
         Verb::Eval(options) => eval::run(&options, quiet),
         Verb::Compare(options) => compare::run(&options, quiet),
         Verb::Analyze(options) => analyze::run(&options, quiet),

@@ -91,7 +91,6 @@ impl Pooling {
 /// How a model turns texts into vectors.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-#[non_exhaustive]
 pub struct Embedder {
     /// How the hidden states of a text become one vector.
     pub pooling: Pooling,
@@ -113,7 +112,7 @@ pub struct Embedder {
 
 impl Embedder {
     /// The names of the files and folders in a checkpoint's directory.
-    pub(crate) const NAMES: [&'static str; 4] = [MODULES, LENGTHS, PROMPTS, POOLING_FOLDER];
+    pub const NAMES: [&'static str; 4] = [MODULES, LENGTHS, PROMPTS, POOLING_FOLDER];
 
     /// What models call the prompt of queries.
     pub const QUERY_PROMPTS: &'static [&'static str] = &["query"];
@@ -203,8 +202,11 @@ impl Embedder {
         Ok(())
     }
 
-    /// Writes the files that `sentence-transformers` reads, each atomically.
-    pub(crate) fn write(&self, directory: &Path, width: usize) -> Result<()> {
+    /// Writes the files that `sentence-transformers` reads, each atomically; `width` is that of a hidden state.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn write(&self, directory: &Path, width: usize) -> Result<()> {
         let module = |index: usize, path: &str, kind: &str| json!({ "idx": index, "name": index.to_string(), "path": path, "type": format!("sentence_transformers.models.{kind}") });
         let mut modules = vec![module(0, "", "Transformer"), module(1, POOLING_FOLDER, "Pooling")];
         if self.normalize {

@@ -90,20 +90,19 @@ impl Session {
         &self,
         py: Python<'py>,
         texts: &Bound<'py, PyList>,
-        pooling: &str,
-        normalize: bool,
+        pooling: Option<&str>,
+        normalize: Option<bool>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let pooling = match pooling {
-            "mean" => Pooling::Mean,
-            "first" => Pooling::First,
-            "pooler" => Pooling::Pooler,
-            other => {
-                let message = format!("pooling is {other:?}");
-                return Err(named(py, "InputError", &message, Some("use 'mean', 'first' or 'pooler'")));
-            }
-        };
-        let options = EmbedOptions::default().pooling(pooling).normalize(normalize);
-        let (count, width) = (texts.len(), self.inner.config().hidden_size);
+        let mut options = EmbedOptions::from(&self.inner.embedder());
+        if let Some(name) = pooling {
+            let found = Pooling::NAMES.into_iter().find(|(known, _)| *known == name);
+            options.pooling = found.map(|(_, pooling)| pooling).ok_or_else(|| {
+                let names = Pooling::NAMES.map(|(name, _)| format!("'{name}'")).join(", ");
+                named(py, "InputError", &format!("pooling is {name:?}"), Some(&format!("use one of {names}")))
+            })?;
+        }
+        options.normalize = normalize.unwrap_or(options.normalize);
+        let (count, width) = (texts.len(), options.dimensions.unwrap_or(self.inner.config().hidden_size));
         let mut values = Vec::new();
         for first in (0..count).step_by(TOGETHER) {
             let batch = strings(texts, first..(first + TOGETHER).min(count))?;
@@ -166,8 +165,7 @@ impl Session {
     /// Whether a model of one value for each pair of texts, such as a reranker.
     #[getter]
     fn scores_pairs(&self) -> bool {
-        let pairs = self.inner.task().is_none_or(|task| task == Task::ScorePair);
-        self.inner.head() == Head::SequenceClassification && self.inner.problem() == Problem::Regression && pairs
+        self.inner.is_reranker()
     }
 
     #[getter]

@@ -31,7 +31,7 @@ def test_sentence_transformer(classifier: qbert.Model) -> None:
 
 def test_scikit_learn_shapes(classifier: qbert.Model, entities: qbert.Model) -> None:
     embedder = qbert.TextEmbedder(classifier.path, normalize=True)
-    assert embedder.get_params() == {"model": classifier.path, "pooling": "mean", "normalize": True}
+    assert embedder.get_params() == {"model": classifier.path, "pooling": None, "normalize": True}
     assert np.array_equal(embedder.fit(TEXTS).transform(TEXTS), classifier.embed(TEXTS, normalize=True))
     assert len(embedder.get_feature_names_out()) == classifier.hidden_size
     chosen = qbert.TextClassifier(classifier)

@@ -199,12 +199,13 @@ class Model:
     # Vectors
 
     def embed(
-        self, texts: str | Iterable[str], *, pooling: str = "mean", normalize: bool = False
+        self, texts: str | Iterable[str], *, pooling: str | None = None, normalize: bool | None = None
     ) -> NDArray[np.float32]:
         """One vector for each text: an array of ``(texts, hidden_size)``, or of ``(hidden_size,)`` for one text.
 
-        ``pooling`` is ``"mean"`` over all tokens, ``"first"`` for the first token, or ``"pooler"``. With ``normalize`` every
-        vector has length 1. The array is the computed buffer itself, not a copy.
+        Vectors are made as the model's file says. ``pooling`` may be ``"mean"`` over all tokens, ``"first"`` or ``"last"`` for
+        one token, ``"max"``, ``"weighted-mean"``, ``"mean-sqrt-length"`` or ``"pooler"`` instead; with ``normalize`` every vector
+        has length 1. The array is the computed buffer itself, not a copy.
 
         >>> model.embed(["deep mud", "fresh snow"]).shape
         (2, 32)
@@ -240,7 +241,7 @@ class Model:
         *,
         top_k: int | None = None,
         return_documents: bool = False,
-        pooling: str = "mean",
+        pooling: str | None = None,
     ) -> list[dict[str, Any]]:
         """The documents by how well they fit the query, the best first.
 
@@ -265,7 +266,7 @@ class Model:
             ranked.append(found)
         return ranked
 
-    def _relevance(self, query: str, texts: list[str], pooling: str) -> Any:
+    def _relevance(self, query: str, texts: list[str], pooling: str | None) -> Any:
         if self._session.scores_pairs:
             import numpy as np
 

@@ -35,7 +35,7 @@ class SentenceTransformer:
         self,
         model_name_or_path: ModelLike,
         *,
-        pooling: str = "mean",
+        pooling: str | None = None,
         prompts: dict[str, str] | None = None,
         default_prompt_name: str | None = None,
         threads: int | None = None,
@@ -80,7 +80,7 @@ class SentenceTransformer:
             return states["vectors"] if isinstance(texts, str) else [one["vectors"] for one in states]
         if output_value != "sentence_embedding":
             raise InputError(f"output_value is {output_value!r}", "use 'sentence_embedding' or 'token_embeddings'")
-        found = self.model.embed(texts, pooling=self.pooling, normalize=normalize_embeddings)
+        found = self.model.embed(texts, pooling=self.pooling, normalize=normalize_embeddings or None)
         if convert_to_tensor:
             torch: Any = __import__("torch")
             return torch.from_numpy(found)
@@ -191,7 +191,7 @@ class TextEmbedder(_Estimator):
     _parameters = ("model", "pooling", "normalize")
     _estimator_type = "transformer"
 
-    def __init__(self, model: ModelLike, pooling: str = "mean", normalize: bool = False) -> None:
+    def __init__(self, model: ModelLike, pooling: str | None = None, normalize: bool | None = None) -> None:
         self.model = model
         self.pooling = pooling
         self.normalize = normalize
@@ -301,7 +301,7 @@ class LangChainEmbeddings:
     (2, 32)
     """
 
-    def __init__(self, model: ModelLike, *, pooling: str = "mean", normalize: bool = True) -> None:
+    def __init__(self, model: ModelLike, *, pooling: str | None = None, normalize: bool = True) -> None:
         self.model = _opened(model)
         self.pooling = pooling
         self.normalize = normalize
@@ -336,7 +336,7 @@ class ChromaEmbeddingFunction:
     'model.qbert'
     """
 
-    def __init__(self, model: ModelLike, *, pooling: str = "mean", normalize: bool = True) -> None:
+    def __init__(self, model: ModelLike, *, pooling: str | None = None, normalize: bool = True) -> None:
         self.model = _opened(model)
         self.pooling = pooling
         self.normalize = normalize
