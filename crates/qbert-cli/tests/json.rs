@@ -120,6 +120,7 @@ fn every_json_output_names_its_format_and_fits_its_schema() {
     let labels = "--labels 7=dry,icy=icy,muddy=muddy";
     let mapped = keep(json(&format!("eval run/finetuned {columns} --data numbers.tsv --max-len 96 {labels}")));
     assert_eq!(mapped["label_map"], serde_json::json!([["7", "dry"]]));
+    embed_outputs(&place, &mut keep);
     // `fetch` needs the network or a cache; its schema is of what it prints in both cases.
     keep(fits(r#"{"format": "qbert-fetch", "version": 1, "path": "cache/minilm", "cached": true}"#));
 
@@ -127,6 +128,29 @@ fn every_json_output_names_its_format_and_fits_its_schema() {
     let described: BTreeSet<String> =
         described.map(|name| name.to_string_lossy().trim_end_matches(".json").to_owned()).collect();
     assert_eq!(seen, described, "an output without a schema, or a schema without an output");
+}
+
+/// What the verbs of models of vectors print, and evaluations of vectors by each kind of data.
+fn embed_outputs(place: &Place, keep: &mut impl FnMut(Value) -> Value) {
+    let write = |name: &str, text: &str| {
+        let path = place.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("pairs.tsv", "5\ta frozen lake\tice on a lake\n3\tdeep mud\tmud and rain\n0\tdeep mud\ta dry day\n");
+    write("search/corpus.jsonl", "{\"_id\": \"d\", \"text\": \"deep mud\"}\n{\"_id\": \"e\", \"text\": \"ice\"}\n");
+    write("search/queries.jsonl", "{\"_id\": \"q\", \"text\": \"mud\"}\n");
+    write("search/qrels/test.tsv", "query-id\tcorpus-id\tscore\nq\td\t1\n");
+    write("texts.txt", "deep mud\nfresh snow\n");
+    keep(place.json("quantize --model @/tiny-bert --task embed --train @/classify/train.tsv --text note --dev pairs.tsv --plan plan.toml --epochs 1 --batch 8 --out vectors"));
+    for data in ["pairs.tsv", "search", "@/classify/dev.tsv --text note --label condition"] {
+        keep(place.json(&format!("eval vectors/model.qbert --task embed --data {data}")));
+    }
+    keep(place.json("similarity vectors/model.qbert mud snow"));
+    keep(place.json("rank vectors/model.qbert --query mud snow mud"));
+    let found = keep(place.json("search vectors/model.qbert --texts texts.txt mud --top 1"));
+    let again = place.json("search vectors/model.qbert --texts texts.txt mud --top 1 --int8");
+    assert_eq!(found["queries"][0]["texts"][0]["line"], again["queries"][0]["texts"][0]["line"]);
 }
 
 #[test]

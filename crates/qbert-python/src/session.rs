@@ -8,10 +8,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
-use qbert::job::Task;
 use qbert::{
-    Answers, Classification, EmbedOptions, Head, Input, LabelScore, LabelSet, Pooling, Prediction, Problem,
-    SessionOptions, Storage, Tagging, Vectors,
+    Answers, Classification, EmbedOptions, Head, Input, LabelScore, LabelSet, Pooling, Prediction, SessionOptions,
+    Storage, Tagging, Vectors,
 };
 
 use crate::errors::{exception, internal, named, wrong_type};

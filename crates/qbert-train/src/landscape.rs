@@ -10,10 +10,12 @@ use qbert_kernels::Compute;
 use qbert_tasks::{DataSource, TaskData};
 use serde::{Deserialize, Serialize};
 
+use crate::batch::Targets;
 use crate::bert::{Activations, BackwardBuffers, HessianPass, Mode};
 use crate::error::{Error, Result};
 use crate::fingerprint;
 use crate::loading::Loaded;
+use crate::ops::distill::answer_divergence;
 use crate::random::Stream;
 use crate::sensitivity::work::{Sample, Wanted};
 
@@ -102,7 +104,9 @@ fn landscapes_of(job: &Job, loaded: &Loaded, compute: &Compute, watch: Watch<'_>
     let most = settings.max_examples.unwrap_or(loaded.data.features.len());
     let sample = Sample::draw(&loaded.data.features, most, settings.seed, 0)?;
     sample.batches().iter().try_for_each(|(batch, _)| loaded.bert.check(batch))?;
-    let mut plane = Plane { loaded, compute, sample: &sample, activations: Activations::for_evaluation() };
+    let activations = Activations::for_evaluation();
+    let mut plane = Plane { loaded, compute, sample: &sample, activations, own_vectors: Vec::new() };
+    plane.keep_own_vectors();
     let pairs = plane.directions(&job.layers, settings, watch)?;
     let loss = plane.loss(loaded.weights.values());
     let mut layers = Vec::new();
@@ -125,9 +129,20 @@ struct Plane<'a> {
     compute: &'a Compute,
     sample: &'a Sample,
     activations: Activations,
+    /// The model's own vectors of every batch, where that is what others are compared with.
+    own_vectors: Vec<Vec<f32>>,
 }
 
 impl Plane<'_> {
+    fn keep_own_vectors(&mut self) {
+        let (bert, weights) = (&self.loaded.bert, self.loaded.weights.values());
+        for (batch, _) in self.sample.batches().iter().filter(|(batch, _)| matches!(batch.targets, Targets::Vectors(_)))
+        {
+            bert.forward(self.compute, weights, batch, Mode::Evaluate, &mut self.activations);
+            self.own_vectors.push(self.activations.logits.clone());
+        }
+    }
+
     /// The first two eigenvectors of every layer, all layers in lock step.
     fn directions(&self, layers: &[usize], settings: &Settings, watch: Watch<'_>) -> Result<Vec<Vec<Eigenpair>>> {
         let spans = self.loaded.bert.layout().layers();
@@ -161,9 +176,14 @@ impl Plane<'_> {
     fn loss(&mut self, weights: &[f32]) -> f64 {
         let mut buffers = BackwardBuffers::default();
         let mut loss = 0.0;
-        for (batch, share) in self.sample.batches() {
+        for (index, (batch, share)) in self.sample.batches().iter().enumerate() {
             let bert = &self.loaded.bert;
             bert.forward(self.compute, weights, batch, Mode::Evaluate, &mut self.activations);
+            if let Some(own) = self.own_vectors.get(index) {
+                let (distance, count) = answer_divergence((&self.activations.logits, own), batch, bert.outputs());
+                loss += share * distance / count.max(1) as f64;
+                continue;
+            }
             loss += share * bert.loss(batch, &self.activations, 1.0, &mut buffers).mean;
         }
         loss

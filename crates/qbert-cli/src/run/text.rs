@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use qbert_pipeline::run::{Finished, Job};
-use qbert_tasks::InputShape;
+use qbert_tasks::{InputShape, Output};
 
 use super::Said;
 use crate::stop::quoted;
@@ -69,7 +69,9 @@ pub(super) fn end(finished: &Finished, job: &Job, said: &[Said]) -> String {
 fn next(finished: &Finished, job: &Job) -> String {
     // To be pasted into a shell, whatever the path holds.
     let packed = quoted(&finished.packed.to_string_lossy());
-    let predict = match job.data.task.kind().profile().input {
+    let profile = job.data.task.kind().profile();
+    let predict = match profile.input {
+        InputShape::Text if profile.output == Output::Vector => format!("qbert embed {packed} \"your text\""),
         InputShape::Text => format!("qbert predict {packed} \"your text\""),
         InputShape::Pair => format!("qbert predict {packed} \"one text\" --text2 \"another\""),
         InputShape::Question => {

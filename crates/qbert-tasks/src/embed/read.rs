@@ -118,7 +118,7 @@ enum Layout {
 fn layout(path: &Path, options: &ReadOptions) -> Result<Layout> {
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
     let is_json = options.format == Some(Format::Jsonl) || matches!(ending.as_deref(), Some("jsonl" | "ndjson"));
-    if options.format.is_some() || options.columns.text.is_some() || is_json {
+    if options.format.is_some() || is_json {
         return Ok(Layout::Table);
     }
     let mut lines = Lines::open(path)?;
@@ -130,6 +130,8 @@ fn layout(path: &Path, options: &ReadOptions) -> Result<Layout> {
         3 if is_score(&cells[0]) => Layout::Scored { score: 0, first: 1 },
         // STS Benchmark: genre, file, year, id, score, both texts, and in some lines where they come from.
         7.. if is_score(&cells[4]) => Layout::Scored { score: 4, first: 5 },
+        // One dev file is scored and the training files have columns: the flags are for these.
+        _ if options.columns.text.is_some() => Layout::Table,
         1 if !matches!(ending.as_deref(), Some("csv" | "tsv" | "tab")) => Layout::Lines,
         _ => Layout::Table,
     })
