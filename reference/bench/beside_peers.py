@@ -28,7 +28,7 @@ HEADLINE = "qbert 2,3"
 FIRST_TOKEN = "qbert 2,3, first token only"
 WIDTHS = {"minilm-l6": ["2,3", "2", "3", "4", "8"]}
 USUAL_WIDTHS = ["2,3", "8"]
-TITLES = {"minilm-l6": "MiniLM-L6", "gte-small": "gte-small", "bert-base": "BERT-base's shape, random weights"}
+TITLES = {"minilm-l6": "MiniLM-L6", "gte-small": "gte-small", "mpnet": "all-mpnet-base-v2", "bert-base": "BERT-base's shape, random weights"}
 PEERS = {"openvino-f32": "openvino-int8.xml", "openvino-bf16": "openvino-int8.xml", "onnxruntime": "onnxruntime-int8.onnx"}
 
 

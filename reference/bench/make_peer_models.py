@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the int8 models of OpenVINO and ONNX Runtime that qbert is compared with, as their users make them.
 
-    python reference/bench/make_peer_models.py MODELS minilm-l6="$(qbert fetch minilm)" gte-small=DIR bert-base=random
+    python reference/bench/make_peer_models.py MODELS minilm-l6="$(qbert fetch minilm)" gte-small=DIR mpnet=DIR bert-base=random
 
 MODELS gets a folder for each name, with a link `checkpoint`, `openvino-int8.xml`, `onnxruntime-int8.onnx` and `made.json`,
 the versions of the programs. A model that is there already is kept. `random` stands for BERT-base's shape with random
@@ -25,7 +25,7 @@ import torch
 from onnx import TensorProto
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.transformers.optimizer import optimize_model
-from transformers import BertConfig, BertForSequenceClassification, BertModel
+from transformers import AutoModel, BertConfig, BertForSequenceClassification
 
 PROGRAMS = ("torch", "transformers", "openvino", "nncf", "onnx", "onnxruntime")
 TOKENIZER = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -38,8 +38,12 @@ class HiddenStates(torch.nn.Module):
     def __init__(self, encoder):
         super().__init__()
         self.encoder = encoder
+        self.has_types = getattr(encoder.config, "type_vocab_size", 0) > 0
 
     def forward(self, input_ids, attention_mask, token_type_ids):
+        if not self.has_types:
+            # The input stays, so that all models are asked alike.
+            return self.encoder(input_ids=input_ids + 0 * token_type_ids, attention_mask=attention_mask)[0]
         return self.encoder(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)[0]
 
 
@@ -54,7 +58,13 @@ def tensors():
 
 
 def encoder(checkpoint, attention):
-    return HiddenStates(BertModel.from_pretrained(checkpoint, add_pooling_layer=False, attn_implementation=attention)).eval()
+    options = {"add_pooling_layer": False}
+    try:
+        model = AutoModel.from_pretrained(checkpoint, attn_implementation=attention, **options)
+    except ValueError:
+        # Not every family has both kinds of attention.
+        model = AutoModel.from_pretrained(checkpoint, **options)
+    return HiddenStates(model).eval()
 
 
 def write_random_bert_base(tokenizer, checkpoint):
