@@ -1,0 +1,99 @@
+"""Prepares the texts and test sets of the embedding results from DATA, in forms that `qbert --task embed` reads.
+
+    python3 reference/embed_data.py --data DATA --out WORK
+
+WORK gets `texts.txt` (texts to learn from, no labels, none of the test sets' texts), `sts-dev.csv` (STS Benchmark's dev set),
+`sts16.tsv` (the five sets of 2016 together), `scifact/` (BEIR's layout), `emotion.tsv` and `banking77.tsv` (texts with classes).
+"""
+
+import argparse
+import csv
+import io
+import json
+import pathlib
+import random
+import re
+import shutil
+import zipfile
+
+
+def one_line(text):
+    return " ".join(text.split())
+
+
+def column(path, *names):
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+            yield from (row[name] for name in names if row.get(name))
+
+
+def scifact_corpus(path):
+    with zipfile.ZipFile(path) as archive:
+        text = archive.read("corpus_train.csv").decode("utf-8")
+    csv.field_size_limit(1 << 24)
+    for row in csv.DictReader(io.StringIO(text)):
+        # The abstract is a printed array of sentences.
+        sentences = re.findall(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"", row["abstract"])
+        abstract = " ".join((a or b).replace("\\'", "'").replace('\\"', '"').replace("\\n", " ") for a, b in sentences)
+        yield row["doc_id"], one_line(row["title"]), one_line(abstract or row["abstract"])
+
+
+def write_scifact(data, out):
+    (out / "qrels").mkdir(parents=True, exist_ok=True)
+    with open(out / "corpus.jsonl", "w", encoding="utf-8") as file:
+        for key, title, text in scifact_corpus(next((data / "scifact").glob("*.zip"))):
+            file.write(json.dumps({"_id": key, "title": title, "text": text}) + "\n")
+    shutil.copyfile(data / "scifact/queries.jsonl", out / "queries.jsonl")
+    for name in ["train", "test"]:
+        shutil.copyfile(data / f"scifact/qrels_{name}.tsv", out / f"qrels/{name}.tsv")
+
+
+def texts(data):
+    yield from column(data / "snli-subset/snli_train_subset.tsv", "sentence1", "sentence2")
+    yield from column(data / "mnli/train_subset.tsv", "sentence1", "sentence2")
+    yield from column(data / "sick/SICK_train.txt", "sentence_A", "sentence_B")
+    yield from column(data / "mrpc/msr_paraphrase_train.txt", "#1 String", "#2 String")
+    for line in open(data / "stsb/sts-train.csv", encoding="utf-8"):
+        yield from line.rstrip("\n").split("\t")[5:7]
+    for line in open(data / "emotion/train.txt", encoding="utf-8"):
+        yield line.rsplit(";", 1)[0]
+    for article in json.load(open(data / "squad/train-v1.1.first12articles.json", encoding="utf-8"))["data"]:
+        for paragraph in article["paragraphs"]:
+            yield paragraph["context"]
+            yield from (question["question"] for question in paragraph["qas"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    options = parser.parse_args()
+    data, out = options.data, options.out
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(data / "stsb/sts-dev.csv", out / "sts-dev.csv")
+    with open(out / "sts16.tsv", "w", encoding="utf-8") as file:
+        for path in sorted((data / "sts12-16/2016").glob("*.test.tsv")):
+            # The scored pairs only, so that the first line tells the layout.
+            rows = [line for line in path.read_text(encoding="utf-8").splitlines() if line.split("\t")[0].strip()]
+            file.write("".join(row + "\n" for row in rows))
+    write_scifact(data, out / "scifact")
+    with open(out / "emotion.tsv", "w", encoding="utf-8") as file:
+        file.write("text\tlabel\n")
+        for line in open(data / "emotion/test.txt", encoding="utf-8"):
+            text, label = line.rstrip("\n").rsplit(";", 1)
+            if label != "label_name":
+                file.write(f"{one_line(text)}\t{label}\n")
+    with open(out / "banking77.tsv", "w", encoding="utf-8") as file:
+        file.write("text\tlabel\n")
+        rows = list(csv.DictReader(open(data / "banking77/train.csv", encoding="utf-8", newline="")))
+        # The file is sorted by class.
+        random.Random(0).shuffle(rows)
+        file.writelines(f"{one_line(row['text'])}\t{row['category']}\n" for row in rows)
+    seen = sorted({one_line(text) for text in texts(data)} - {""})
+    random.Random(0).shuffle(seen)
+    (out / "texts.txt").write_text("".join(text + "\n" for text in seen), encoding="utf-8")
+    print(f"{len(seen)} texts")
+
+
+if __name__ == "__main__":
+    main()
