@@ -9,7 +9,7 @@ mod read;
 mod retrieval;
 mod score;
 
-pub use probe::{ProbeReport, fit_probe};
+pub use probe::{Probe, ProbeReport, fit_probe};
 pub(crate) use read::read;
 pub use retrieval::{Relevant, RetrievalReport};
 pub(crate) use score::score;

@@ -45,31 +45,36 @@ pub(super) fn score(of_text: &[usize], classes: usize, vectors: &[Vec<f32>]) -> 
 /// A fitted linear model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Probe {
-    /// For each class the weights, then the bias.
+    /// A row of one weight per class for each number of a vector, then the row of biases: so the classes' scores are sums of rows.
     weights: Vec<f64>,
     classes: usize,
-    width: usize,
 }
 
 impl Probe {
     /// The class with the largest score.
     pub fn class_of(&self, vector: &[f32]) -> usize {
-        let scores: Vec<f64> = (0..self.classes).map(|class| self.score(class, vector)).collect();
+        let mut scores = vec![0.0; self.classes];
+        add_scores(&self.weights, vector, &mut scores);
         let best = |best: usize, class: usize| if scores[class] > scores[best] { class } else { best };
         (0..self.classes).fold(0, best)
     }
+}
 
-    fn score(&self, class: usize, vector: &[f32]) -> f64 {
-        let own = &self.weights[class * (self.width + 1)..(class + 1) * (self.width + 1)];
-        own[self.width] + own.iter().zip(vector).map(|(w, &x)| w * f64::from(x)).sum::<f64>()
+/// Sets the score of each class.
+fn add_scores(weights: &[f64], vector: &[f32], scores: &mut [f64]) {
+    let classes = scores.len();
+    let (rows, bias) = weights.split_at(weights.len() - classes);
+    scores.copy_from_slice(bias);
+    for (row, &x) in rows.chunks_exact(classes).zip(vector) {
+        scores.iter_mut().zip(row).for_each(|(score, weight)| *score += f64::from(x) * weight);
     }
 }
 
 /// Fits a linear model that gives each row its class.
 pub fn fit_probe(rows: &[&[f32]], labels: &[usize], classes: usize) -> Probe {
     let width = rows.first().map_or(0, |row| row.len());
-    let problem = Problem { rows, labels, classes, width };
-    Probe { weights: minimize(&problem, vec![0.0; classes * (width + 1)]), classes, width }
+    let problem = Problem { rows, labels, classes };
+    Probe { weights: minimize(&problem, vec![0.0; classes * (width + 1)]), classes }
 }
 
 /// The sum of the losses plus half of the squared weights.
@@ -77,31 +82,31 @@ struct Problem<'a> {
     rows: &'a [&'a [f32]],
     labels: &'a [usize],
     classes: usize,
-    width: usize,
 }
 
 impl Problem<'_> {
     /// The value, with the gradient written to `gradient`.
     fn value(&self, weights: &[f64], gradient: &mut [f64]) -> f64 {
-        let (stride, mut total) = (self.width + 1, 0.0);
-        for (out, own) in gradient.chunks_exact_mut(stride).zip(weights.chunks_exact(stride)) {
-            out[..self.width].copy_from_slice(&own[..self.width]);
-            out[self.width] = 0.0;
-            total += 0.5 * own[..self.width].iter().map(|w| w * w).sum::<f64>();
-        }
+        let biases = weights.len() - self.classes;
+        gradient[..biases].copy_from_slice(&weights[..biases]);
+        gradient[biases..].fill(0.0);
+        let mut total = 0.5 * weights[..biases].iter().map(|w| w * w).sum::<f64>();
         let mut scores = vec![0.0; self.classes];
         for (row, &label) in self.rows.iter().zip(self.labels) {
-            for (score, own) in scores.iter_mut().zip(weights.chunks_exact(stride)) {
-                *score = own[self.width] + own.iter().zip(*row).map(|(w, &x)| w * f64::from(x)).sum::<f64>();
-            }
+            add_scores(weights, row, &mut scores);
             let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let sum: f64 = scores.iter().map(|score| libm::exp(score - most)).sum();
-            total += libm::log(sum) + most - scores[label];
-            for (class, (out, score)) in gradient.chunks_exact_mut(stride).zip(&scores).enumerate() {
-                let share = libm::exp(score - most) / sum - if class == label { 1.0 } else { 0.0 };
-                out.iter_mut().zip(*row).for_each(|(out, &x)| *out += share * f64::from(x));
-                out[self.width] += share;
+            let of_label = scores[label];
+            scores.iter_mut().for_each(|score| *score = libm::exp(*score - most));
+            let sum: f64 = scores.iter().sum();
+            total += libm::log(sum) + most - of_label;
+            // From here on the scores are their gradients.
+            scores.iter_mut().for_each(|score| *score /= sum);
+            scores[label] -= 1.0;
+            let (rows, bias) = gradient.split_at_mut(biases);
+            for (out, &x) in rows.chunks_exact_mut(self.classes).zip(*row) {
+                out.iter_mut().zip(&scores).for_each(|(out, share)| *out += f64::from(x) * share);
             }
+            bias.iter_mut().zip(&scores).for_each(|(out, share)| *out += share);
         }
         total
     }
@@ -188,8 +193,10 @@ mod tests {
             -0.688_552_4,
             -0.006_568_1,
         ];
-        for (found, expected) in probe.weights.iter().zip(expected) {
-            assert!((found - expected).abs() < 1e-4, "{:?}", probe.weights);
+        // There, the weights of a class are one row.
+        for (place, expected) in expected.into_iter().enumerate() {
+            let found = probe.weights[place % 3 * 3 + place / 3];
+            assert!((found - expected).abs() < 1e-4, "{place}: {found} {expected}");
         }
         let classes: Vec<usize> = rows.iter().map(|row| probe.class_of(row)).collect();
         assert_eq!(classes, [0, 0, 1, 1, 2, 2]);
