@@ -105,6 +105,12 @@ pub(crate) async fn refuse_large(app: &App, request: Request) -> ApiResult<Reque
 
 /// JSON of a certain form, or where it is not.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> ApiResult<T> {
+    // Serde would take a list of the fields' values for an object.
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|byte| b"[\"-0123456789tfn".contains(byte))
+        && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok()
+    {
+        return Err(ApiError::invalid("the body is no object", "/docs shows the form of every request"));
+    }
     serde_json::from_slice(bytes).map_err(|error| {
         let hint = "/docs shows the form of every request";
         match error.classify() {

@@ -20,9 +20,9 @@ use crate::error::{ApiError, ApiResult};
     expecting = "expected texts, or an object with question and context, or with source_sentence and sentences"
 )]
 pub(crate) enum HubInputs {
+    Texts(Classified),
     Question(QuestionShape),
     Compared(Compared),
-    Texts(Classified),
 }
 
 /// Settings of the tasks that can be changed.

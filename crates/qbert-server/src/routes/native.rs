@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Chosen;
-use super::shapes::{Classified, Labelled, Refusals, labelled, sigmoid, some, wrong_route};
+use super::shapes::{Classified, Labelled, Others, Refusals, labelled, sigmoid, some, wrong_route};
 use crate::app::Question;
 use crate::body::{JsonBody, json};
 use crate::error::{ApiError, ApiResult};
@@ -196,6 +196,9 @@ pub(crate) async fn entities(chosen: Chosen, JsonBody(request): JsonBody<Entitie
 pub(crate) struct QuestionShape {
     pub(super) question: String,
     pub(super) context: String,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    _others: Others,
 }
 
 /// One question, or a list of them.

@@ -7,6 +7,10 @@ use utoipa::{IntoResponses, ToSchema};
 use crate::error::{ApiError, ApiResult, ErrorBody, OpenAiErrorBody};
 use crate::registry::Model;
 
+/// Further fields of an object, which do not count. With this an object is only read from an object: without it, serde also takes
+/// a list of the fields' values, and a list of two texts would be a question and its context.
+pub(crate) type Others = std::collections::BTreeMap<String, serde::de::IgnoredAny>;
+
 /// A text or a list of texts.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected a text or a list of texts")]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Chosen;
-use super::shapes::{Refusals, Texts, some};
+use super::shapes::{Others, Refusals, Texts, some};
 use crate::app::Question;
 use crate::body::{JsonBody, json};
 use crate::error::{ApiError, ApiResult};
@@ -116,6 +116,9 @@ pub(crate) async fn embed_all(chosen: Chosen, JsonBody(request): JsonBody<EmbedA
 pub(crate) struct Compared {
     pub(super) source_sentence: String,
     pub(super) sentences: Vec<String>,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    _others: Others,
 }
 
 /// A request to `/similarity`.

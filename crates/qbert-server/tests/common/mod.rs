@@ -64,6 +64,9 @@ pub(crate) fn start_with(change: impl FnOnce(&mut Settings)) -> Running {
     let mut settings = Settings::new(NAMES.iter().map(model).collect());
     settings.port = 0;
     settings.threads = 2;
+    // Tiny models need long texts to be busy for a while.
+    settings.max_request_tokens = 1 << 20;
+    settings.max_queue_tokens = 1 << 20;
     change(&mut settings);
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let (reload, mut reloads) = mpsc::unbounded_channel();
