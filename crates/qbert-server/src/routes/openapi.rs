@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, OnceLock};
 
-use axum::extract::Path;
+use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
-use super::{hub, kserve, models, native, openai, status, vectors};
+use super::{hub, kserve, models, native, openai, page, status, vectors};
+use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 
 #[derive(OpenApi)]
@@ -23,7 +24,7 @@ use crate::error::{ApiError, ApiResult};
         vectors::embed, vectors::embed_all, vectors::similarity, vectors::tokenize,
         openai::embeddings, openai::rerank, models::list, models::one,
         kserve::server, kserve::live, kserve::ready, kserve::model, kserve::model_ready, kserve::infer,
-        status::health, status::metrics, models::info,
+        status::health, status::metrics, models::info, page::page,
     ),
     security(("key" = [])),
     modifiers(&Key),
@@ -39,14 +40,25 @@ impl Modify for Key {
     }
 }
 
-/// The OpenAPI document of every server, as JSON.
+/// The OpenAPI document of a server that asks for an API key, as JSON.
 pub fn openapi_json() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| Description::openapi().to_pretty_json().unwrap_or_default())
 }
 
-pub(super) async fn document() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], openapi_json()).into_response()
+/// The same for a server that asks for no key.
+fn openapi_json_without_key() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let mut description = Description::openapi();
+        description.security = None;
+        description.to_pretty_json().unwrap_or_default()
+    })
+}
+
+pub(super) async fn document(State(app): State<App>) -> Response {
+    let text = if app.settings().api_key_file.is_some() { openapi_json() } else { openapi_json_without_key() };
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
 pub(super) async fn to_page() -> Redirect {

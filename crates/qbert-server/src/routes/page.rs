@@ -7,6 +7,8 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use sha2::{Digest, Sha256};
 
+use crate::error::ErrorBody;
+
 const PAGE: &str = include_str!("../page/index.html");
 const STYLE: &str = include_str!("../page/style.css");
 const SCRIPT: &str = include_str!("../page/script.js");
@@ -31,7 +33,10 @@ fn parts() -> &'static (String, String) {
 }
 
 /// A page to try the models.
-pub(super) async fn page() -> Response {
+#[utoipa::path(get, path = "/", tag = "server",
+    responses((status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8"),
+              (status = 401, description = "No valid API key", body = ErrorBody)))]
+pub(crate) async fn page() -> Response {
     let (page, policy) = parts();
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
