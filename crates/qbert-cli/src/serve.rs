@@ -2,6 +2,8 @@
 //!
 //! Every flag is also an environment variable, because that is how containers are set up.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +12,8 @@ use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_server::{LevelFilter, LogFormat, ModelSource, Pooling, ServeError, Settings};
 
 use super::{is_verbose, note, stop};
+
+const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Serve packed models over HTTP, with a page to try them.
 #[derive(Debug, Args)]
@@ -25,7 +29,7 @@ Clients of OpenAI (embeddings), text-embeddings-inference, Cohere and Jina (rera
 See docs/guide/serve.md.")]
 pub(crate) struct Options {
     /// Packed models: FILE, or NAME=FILE. The first one answers requests that name none.
-    #[arg(required = true, value_name = "MODEL", env = "QBERT_MODELS", value_delimiter = ',')]
+    #[arg(required_unless_present = "health", value_name = "MODEL", env = "QBERT_MODELS", value_delimiter = ',')]
     models: Vec<String>,
     /// The address to listen at; 0.0.0.0 for all of this machine.
     #[arg(long, default_value = "127.0.0.1", env = "QBERT_HOST")]
@@ -78,6 +82,9 @@ pub(crate) struct Options {
     /// Origins whose pages may ask from a browser, such as https://example.org; * for all.
     #[arg(long, value_name = "ORIGIN", env = "QBERT_CORS", value_delimiter = ',')]
     cors: Vec<String>,
+    /// Ask the server at host and port whether it is ready, and exit with 0 or 1: for health checks of containers.
+    #[arg(long)]
+    health: bool,
     /// What the log on standard error looks like.
     #[arg(long, value_enum, default_value_t = LogName::Text, env = "QBERT_LOG")]
     log: LogName,
@@ -113,6 +120,9 @@ enum LevelName {
 }
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    if options.health {
+        return health(&options.host, options.port);
+    }
     let level = match options.log_level {
         Some(LevelName::Error) => LevelFilter::ERROR,
         Some(LevelName::Warn) => LevelFilter::WARN,
@@ -166,6 +176,31 @@ impl Options {
         settings.api_key_file.clone_from(&self.api_key_file);
         settings.cors.clone_from(&self.cors);
         Ok(settings)
+    }
+}
+
+/// Whether the server there is ready. An address that means all of the machine is asked on this machine.
+fn health(host: &str, port: u16) -> Result<String> {
+    let host = match host {
+        "0.0.0.0" => "127.0.0.1",
+        "::" => "::1",
+        host => host,
+    };
+    let problem = |problem: String| {
+        Error::environment(format!("{host}:{port} is not ready: {problem}"), "see the server's log".to_owned())
+    };
+    let ask = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect((host, port))?;
+        stream.set_read_timeout(Some(HEALTH_PATIENCE))?;
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        Ok(line)
+    };
+    match ask() {
+        Ok(line) if line.split(' ').nth(1) == Some("200") => Ok("ready\n".to_owned()),
+        Ok(line) => Err(problem(line.trim().to_owned())),
+        Err(error) => Err(problem(error.to_string())),
     }
 }
 

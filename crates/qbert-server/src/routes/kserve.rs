@@ -281,10 +281,7 @@ fn columns(inputs: Vec<TensorIn>, mut binary: &[u8]) -> ApiResult<Vec<(String, V
         if datatype != "BYTES" {
             return Err(wrong("not BYTES"));
         }
-        let rows = match shape[..] {
-            [rows] | [rows, 1] => rows,
-            _ => return Err(wrong("not of shape [n] or [n, 1]")),
-        };
+        let ([rows] | [rows, 1]) = shape[..] else { return Err(wrong("not of shape [n] or [n, 1]")) };
         let texts = match (parameters.and_then(|own| own.binary_data_size), data) {
             (Some(size), None) => {
                 let (own, rest) = binary.split_at_checked(size).ok_or_else(|| wrong("its bytes are missing"))?;
