@@ -43,9 +43,9 @@ pub(crate) struct Options {
     /// Longest sequence in tokens; as long as the model takes if not given.
     #[arg(long, env = "QBERT_MAX_LEN")]
     max_len: Option<usize>,
-    /// How an embedding is made of the tokens' vectors.
-    #[arg(long, value_enum, default_value_t = PoolingName::Mean, env = "QBERT_POOLING")]
-    pooling: PoolingName,
+    /// How an embedding is made of the tokens' vectors; as the model's file says if not given.
+    #[arg(long, value_enum, env = "QBERT_POOLING")]
+    pooling: Option<PoolingName>,
     /// Most tokens in one batch.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024, env = "QBERT_MAX_BATCH_TOKENS")]
     max_batch_tokens: usize,
@@ -99,6 +99,14 @@ enum PoolingName {
     Mean,
     /// The first token.
     First,
+    /// The last token.
+    Last,
+    /// The largest number of all tokens.
+    Max,
+    /// The mean, in which later tokens weigh more.
+    WeightedMean,
+    /// The sum over the square root of the number of tokens.
+    MeanSqrtLength,
     /// The pooler's output.
     Pooler,
 }
@@ -158,11 +166,15 @@ impl Options {
         settings.port = self.port;
         settings.threads = self.threads.unwrap_or(settings.threads);
         settings.max_len = self.max_len;
-        settings.pooling = match self.pooling {
+        settings.pooling = self.pooling.map(|pooling| match pooling {
             PoolingName::Mean => Pooling::Mean,
             PoolingName::First => Pooling::First,
+            PoolingName::Last => Pooling::Last,
+            PoolingName::Max => Pooling::Max,
+            PoolingName::WeightedMean => Pooling::WeightedMean,
+            PoolingName::MeanSqrtLength => Pooling::MeanSqrtLength,
             PoolingName::Pooler => Pooling::Pooler,
-        };
+        });
         settings.max_batch_tokens = self.max_batch_tokens;
         settings.max_queue = self.max_queue;
         settings.max_queue_tokens = self.max_queue_tokens;

@@ -19,21 +19,22 @@ pub(crate) struct Model {
     pub(crate) session: Session,
     /// Seconds since 1970.
     pub(crate) loaded_at: u64,
-    pooling: Pooling,
+    pooling: Option<Pooling>,
 }
 
 impl Model {
-    /// How this model's embeddings are made. The one place to ask: what a file says about pooling belongs here.
-    pub(crate) fn embed_options(&self, normalize: bool) -> EmbedOptions {
-        EmbedOptions::default().pooling(self.pooling).normalize(normalize)
+    /// How this model's embeddings are made: as its file says, where neither the server's settings nor the request say
+    /// otherwise. The one place to ask.
+    pub(crate) fn embed_options(&self, normalize: bool, dimensions: Option<usize>) -> EmbedOptions {
+        let mut options = EmbedOptions::from(&self.session.embedder()).normalize(normalize);
+        options.pooling = self.pooling.unwrap_or(options.pooling);
+        options.dimensions = dimensions.or(options.dimensions);
+        options
     }
 
-    pub(crate) fn pooling_name(&self) -> &'static str {
-        match self.pooling {
-            Pooling::First => "cls",
-            Pooling::Pooler => "pooler",
-            _ => "mean",
-        }
+    /// The numbers in a vector where a request does not ask for fewer.
+    pub(crate) fn embedding_width(&self) -> usize {
+        self.embed_options(true, None).dimensions.unwrap_or(self.session.config().hidden_size)
     }
 
     /// Whether it was trained on pairs of texts.
@@ -59,7 +60,7 @@ struct Slot {
 pub(crate) struct Registry {
     slots: Vec<Slot>,
     options: SessionOptions,
-    pooling: Pooling,
+    pooling: Option<Pooling>,
     generations: AtomicU64,
 }
 
@@ -93,8 +94,8 @@ impl Registry {
     fn open(&self, slot: &Slot) -> Result<(), ServeError> {
         let begun = Instant::now();
         let session = Session::open(&slot.source.path, self.options.clone())?;
-        if self.pooling == Pooling::Pooler {
-            let probe = session.prepare_embedding("", self.pooling)?;
+        if self.pooling == Some(Pooling::Pooler) {
+            let probe = session.prepare_embedding("", Pooling::Pooler)?;
             session.compute_together(&[(&probe, 0)])?;
         }
         let model = Model {

@@ -68,8 +68,8 @@ pub struct Settings {
     pub threads: usize,
     /// Longest sequence in tokens; as long as the model takes if `None`.
     pub max_len: Option<usize>,
-    /// How embeddings are made of tokens' vectors where a request does not say.
-    pub pooling: Pooling,
+    /// How embeddings are made of tokens' vectors; as the model's file says if `None`.
+    pub pooling: Option<Pooling>,
     /// Tokens in one batch. Larger batches are hardly faster, and everything that arrives meanwhile waits for them.
     pub max_batch_tokens: usize,
     /// Requests that may wait or be computed at once. Further ones get status 429.
@@ -105,7 +105,7 @@ impl Settings {
             port: 8080,
             threads: Threads::available(),
             max_len: None,
-            pooling: Pooling::Mean,
+            pooling: None,
             max_batch_tokens: 1024,
             max_queue: 512,
             max_queue_tokens: 1 << 18,

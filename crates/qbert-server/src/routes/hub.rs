@@ -31,6 +31,8 @@ pub(crate) struct HubParameters {
     /// Labels: only the best so many.
     #[schema(minimum = 1)]
     top_k: Option<usize>,
+    /// Embeddings: the name of one of the model's prompts.
+    prompt_name: Option<String>,
     /// Embeddings: whether vectors get length 1.
     normalize: Option<bool>,
     /// Whether a text that is too long is cut (the default) or refused.
@@ -102,7 +104,8 @@ pub(crate) async fn answer(chosen: Chosen, JsonBody(request): JsonBody<HubReques
         (_, HubInputs::Compared(compared)) => HubResponse::Cosines(cosines(&chosen, &model, compared).await?),
         (Head::None, HubInputs::Texts(texts)) => {
             let texts = plain(texts)?.into_vec()?;
-            let wanted = Wanted { normalize: parameters.normalize.unwrap_or(true), dimensions: None, truncate };
+            let normalize = parameters.normalize.unwrap_or(true);
+            let wanted = Wanted { normalize, truncate, prompt: parameters.prompt_name, ..Wanted::default() };
             HubResponse::Vectors(embed_texts(&chosen, &model, texts, wanted).await?.0)
         }
         (Head::SequenceClassification, HubInputs::Texts(texts)) => {

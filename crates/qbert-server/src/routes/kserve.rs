@@ -91,7 +91,7 @@ pub(crate) async fn model(State(app): State<App>, Path(name): Path<String>) -> A
     let labels = i64::try_from(model.session.labels().len()).unwrap_or(0);
     let (inputs, outputs) = match model.session.head() {
         Head::None => {
-            let width = i64::try_from(model.session.config().hidden_size).unwrap_or(0);
+            let width = i64::try_from(model.embedding_width()).unwrap_or(0);
             let vectors = TensorMetadata { name: "embedding", datatype: "FP32", shape: vec![-1, width] };
             (vec![text("text")], vec![vectors])
         }
@@ -361,9 +361,9 @@ async fn compute(
         return Err(ApiError::invalid("inputs of different lengths", "give both the same number of texts"));
     }
     if model.session.head() == Head::None {
-        let wanted = Wanted { normalize: true, dimensions: None, truncate: true };
+        let wanted = Wanted::default();
         let (vectors, _) = embed_texts(chosen, model, first, wanted).await?;
-        let shape = vec![rows, model.session.config().hidden_size];
+        let shape = vec![rows, model.embedding_width()];
         return Ok(vec![Tensor { name: "embedding", shape, values: Values::Numbers(vectors.concat()) }]);
     }
     let is_question = model.session.head() == Head::QuestionAnswering;

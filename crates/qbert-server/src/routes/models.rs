@@ -112,7 +112,7 @@ fn kind_of(model: &Model) -> ModelType {
     let id2label = labels.iter().enumerate().map(|(id, label)| (id.to_string(), label.clone())).collect();
     let label2id = labels.iter().enumerate().map(|(id, label)| (label.clone(), id)).collect();
     match model.session.head() {
-        Head::None => ModelType::Embedding { pooling: model.pooling_name() },
+        Head::None => ModelType::Embedding { pooling: model.embed_options(true, None).pooling.name() },
         Head::TokenClassification => ModelType::TokenClassifier { id2label, label2id },
         Head::QuestionAnswering => ModelType::QuestionAnswering {},
         Head::SequenceClassification if model.scores_pairs() => ModelType::Reranker { id2label, label2id },

@@ -87,7 +87,7 @@ pub(crate) async fn embeddings(chosen: Chosen, JsonBody(request): JsonBody<Embed
         OpenAiInput::Text(text) => vec![text],
         OpenAiInput::Texts(texts) => some(texts)?,
     };
-    let wanted = Wanted { normalize: true, dimensions: request.dimensions, truncate: true };
+    let wanted = Wanted { dimensions: request.dimensions, ..Wanted::default() };
     let (vectors, tokens) = embed_texts(&chosen, &model, texts, wanted).await?;
     let written = |vector: Vec<f32>| match request.encoding_format {
         Encoding::Float => VectorShape::Numbers(vector),

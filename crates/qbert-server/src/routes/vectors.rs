@@ -21,6 +21,8 @@ pub(crate) struct EmbedRequest {
     /// The first so many numbers of each vector, for models trained for that.
     #[schema(minimum = 1)]
     dimensions: Option<usize>,
+    /// The name of one of the model's prompts, which goes before every text; the model's default prompt if not given.
+    prompt_name: Option<String>,
     /// Whether a text that is too long is cut (the default) or refused.
     truncate: Option<bool>,
     /// The model; the first one if not given.
@@ -37,17 +39,25 @@ pub(crate) async fn embed(chosen: Chosen, JsonBody(request): JsonBody<EmbedReque
         normalize: request.normalize.unwrap_or(true),
         dimensions: request.dimensions,
         truncate: request.truncate.unwrap_or(true),
+        prompt: request.prompt_name,
     };
     let (vectors, _) = embed_texts(&chosen, &model, texts, wanted).await?;
     Ok(json(&vectors))
 }
 
 /// How vectors should be.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Wanted {
     pub(super) normalize: bool,
     pub(super) dimensions: Option<usize>,
     pub(super) truncate: bool,
+    pub(super) prompt: Option<String>,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self { normalize: true, dimensions: None, truncate: true, prompt: None }
+    }
 }
 
 /// The vectors of texts, and the tokens they cost.
@@ -58,29 +68,16 @@ pub(super) async fn embed_texts(
     wanted: Wanted,
 ) -> ApiResult<(Vec<Vec<f32>>, usize)> {
     let width = model.session.config().hidden_size;
-    let dimensions = wanted.dimensions.unwrap_or(width);
-    if dimensions == 0 || dimensions > width {
+    if let Some(dimensions) = wanted.dimensions.filter(|own| !(1..=width).contains(own)) {
         return Err(ApiError::invalid(format!("{dimensions} dimensions"), format!("ask for 1 to {width}")));
     }
-    let options = model.embed_options(wanted.normalize);
-    let questions = texts.into_iter().map(|text| Question::Embed(text, options)).collect();
-    let answered = chosen.app.answer(model, questions, wanted.truncate).await?;
+    let options = model.embed_options(wanted.normalize, wanted.dimensions);
+    let prompt = model.session.prompt(wanted.prompt.as_deref())?;
+    let question =
+        |text: String| Question::Embed(if prompt.is_empty() { text } else { format!("{prompt}{text}") }, options);
+    let answered = chosen.app.answer(model, texts.into_iter().map(question).collect(), wanted.truncate).await?;
     let tokens = answered.tokens;
-    let mut vectors = answered.vectors()?;
-    if dimensions < width {
-        for vector in &mut vectors {
-            vector.truncate(dimensions);
-            if wanted.normalize {
-                normalize(vector);
-            }
-        }
-    }
-    Ok((vectors, tokens))
-}
-
-fn normalize(vector: &mut [f32]) {
-    let norm = dot(vector, vector).sqrt().max(1e-12);
-    vector.iter_mut().for_each(|value| *value = (f64::from(*value) / norm) as f32);
+    Ok((answered.vectors()?, tokens))
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f64 {
@@ -140,8 +137,7 @@ pub(crate) async fn similarity(chosen: Chosen, JsonBody(request): JsonBody<Simil
 pub(super) async fn cosines(chosen: &Chosen, model: &std::sync::Arc<Model>, inputs: Compared) -> ApiResult<Vec<f32>> {
     let mut texts = some(inputs.sentences)?;
     texts.insert(0, inputs.source_sentence);
-    let wanted = Wanted { normalize: true, dimensions: None, truncate: true };
-    let (vectors, _) = embed_texts(chosen, model, texts, wanted).await?;
+    let (vectors, _) = embed_texts(chosen, model, texts, Wanted::default()).await?;
     let Some((source, others)) = vectors.split_first() else { return Ok(Vec::new()) };
     Ok(others.iter().map(|other| dot(source, other) as f32).collect())
 }
