@@ -33,6 +33,8 @@ mod quantize;
 pub mod reading;
 mod report;
 mod run;
+#[cfg(feature = "serve")]
+mod serve;
 pub mod stop;
 pub mod table;
 mod training;
@@ -63,6 +65,7 @@ Examples:
   qbert eval tuned --task sst2 --data dev.tsv
   qbert compare tuned small/model.qbert --task sst2 --data dev.tsv
   qbert predict small/model.qbert \"a film to remember\"   ask the packed model
+  qbert serve small/model.qbert                        the same over HTTP, with a page to try it
   qbert analyze --model tuned --task sst2 --data train.tsv --out analysis
 
 Exit codes: 0 done, 1 the machine failed (disk, network, a missing program), 2 wrong input, 3 a limit
@@ -108,6 +111,8 @@ enum Verb {
     Search(vectors::Search),
     Eval(eval::Options),
     Compare(compare::Options),
+    #[cfg(feature = "serve")]
+    Serve(Box<serve::Options>),
     Analyze(analyze::Options),
     Landscape(landscape::Options),
     AttentionKl(attention_kl::Options),
@@ -171,6 +176,8 @@ fn run_verb(verb: Verb, quiet: bool) -> Result<String> {
         Verb::Search(options) => vectors::run_search(&options, quiet),
         Verb::Eval(options) => eval::run(&options, quiet),
         Verb::Compare(options) => compare::run(&options, quiet),
+        #[cfg(feature = "serve")]
+        Verb::Serve(options) => serve::run(&options, quiet),
         Verb::Analyze(options) => analyze::run(&options, quiet),
         Verb::Landscape(options) => landscape::run(&options, quiet),
         Verb::AttentionKl(options) => attention_kl::run(&options, quiet),

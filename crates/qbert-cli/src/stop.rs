@@ -30,6 +30,9 @@ enum Moment {
     AfterStep,
     /// When the item is done.
     AfterItem,
+    /// When the server has answered what it began.
+    #[cfg(feature = "serve")]
+    AfterRequests,
 }
 
 fn moment() -> MutexGuard<'static, Moment> {
@@ -83,6 +86,9 @@ fn received(signal: u8) {
             note(&format!("\nstopping after this step; {again} to stop at once"));
         }
         Moment::AfterItem if is_first => {}
+        // The server hears the signal too.
+        #[cfg(feature = "serve")]
+        Moment::AfterRequests if is_first => {}
         _ => end(signal),
     }
 }
@@ -109,6 +115,12 @@ pub fn is_asked() -> bool {
 /// Sets whether the current job checks [`is_asked`].
 pub fn set_stateful(stateful: bool) {
     *moment() = if stateful { Moment::AfterStep } else { Moment::Anytime };
+}
+
+/// Lets the first signal end a server gracefully; the second one ends the program.
+#[cfg(feature = "serve")]
+pub(crate) fn set_serving() {
+    *moment() = Moment::AfterRequests;
 }
 
 /// An item of a stream in progress: a signal does not cut its output off.
