@@ -13,7 +13,10 @@ use serde_json::{Map, Value};
 
 use crate::embedder::Embedder;
 use crate::error::{Error, Result, read_at_most};
-use crate::family::{ACTIVATIONS, Activation, EmbeddingProjection, Family, LayerSharing, OptionalKey, Positions};
+use crate::family::{
+    ACTIVATIONS, Activation, AttentionPattern, EmbeddingProjection, Family, FeedForward, LayerSharing, NormPlacement,
+    OptionalKey, PoolerActivation, PoolerReads, Positions, RotaryKeys, SequencePooling,
+};
 use crate::head::{Head, Problem};
 use crate::role::Role;
 
@@ -34,7 +37,7 @@ pub struct Config {
     pub intermediate_size: usize,
     /// Width of the embedding tables; the encoder's width where nothing comes between.
     pub embedding_size: usize,
-    /// Rows of the position embedding.
+    /// Rows of the position embedding; 0 where the family has none.
     pub position_rows: usize,
     /// The longest sequence.
     pub max_positions: usize,
@@ -48,6 +51,14 @@ pub struct Config {
     pub hidden_dropout: f32,
     /// Dropout on attention probabilities, in training.
     pub attention_dropout: f32,
+    /// Dropout between the two feed-forward products, in training.
+    pub inner_dropout: f32,
+    /// Which linear layers and norms have a bias.
+    pub biases: Biases,
+    /// How each computed layer's attention sees its sequence.
+    attention: Vec<LayerAttention>,
+    /// The pooler of each head as the file has it, in the order of [`Head::ALL`].
+    poolers: [Option<PoolerSettings>; 4],
     /// Dropout before the output layer of each head, in the order of [`Head::ALL`].
     head_dropouts: [f32; 4],
     /// Standard deviation of new weights.
@@ -68,6 +79,37 @@ pub struct Config {
     /// How texts become vectors, where the checkpoint or packed file says it. It is not part of `config.json`.
     pub embedder: Option<Embedder>,
     raw: Map<String, Value>,
+}
+
+/// Which linear layers and norms have a bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Biases {
+    /// Query, key, value and the projection after attention.
+    pub attention: bool,
+    /// The feed-forward network.
+    pub feed_forward: bool,
+    /// The norms.
+    pub norms: bool,
+    /// The pooler.
+    pub pooler: bool,
+}
+
+/// How a layer's attention sees its sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct LayerAttention {
+    /// How far a token sees to each side; `None` for the whole sequence.
+    pub reach: Option<usize>,
+    /// The base of the angles that queries and keys are turned by; `None` where they are not.
+    pub theta: Option<f32>,
+}
+
+/// How a pooler computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolerSettings {
+    /// What follows the linear layer.
+    pub activation: PoolerActivation,
+    /// What it reads.
+    pub reads: SequencePooling,
 }
 
 /// No encoder comes near these. A config that exceeds them is damaged, and is refused before any memory is allocated.
@@ -107,7 +149,8 @@ impl Config {
         let layers = file.size(keys.layers)?;
         let (groups, members) = file.groups(family, layers)?;
         let padding_id = file.padding_id(family)?;
-        let position_rows = file.size(keys.positions)?;
+        let positions = file.size(keys.positions)?;
+        let position_rows = if family.tensors.position.is_some() { positions } else { 0 };
         let hidden_dropout = file.number_at(keys.hidden_dropout)?;
         let config = Self {
             family,
@@ -118,12 +161,16 @@ impl Config {
             intermediate_size: file.size(keys.intermediate)?,
             embedding_size: file.embedding_size(family, hidden_size)?,
             position_rows,
-            max_positions: file.longest(family, position_rows, padding_id)?,
+            max_positions: file.longest(family, positions, padding_id)?,
             type_vocab_size: if family.tensors.token_type.is_some() { file.size_at(keys.token_types)? } else { 0 },
             activation: file.activation(family)?,
             layer_norm_eps: file.number_at(keys.norm_epsilon)?,
             hidden_dropout,
             attention_dropout: file.number_at(keys.attention_dropout)?,
+            inner_dropout: file.number_at(keys.inner_dropout)?,
+            biases: file.biases(family)?,
+            attention: file.attention(family, layers.saturating_mul(members))?,
+            poolers: file.poolers(family)?,
             head_dropouts: file.head_dropouts(family, hidden_dropout)?,
             initializer_range: file.number_at(keys.initializer_range)?,
             declared_head: file.declared_head(family),
@@ -148,13 +195,21 @@ impl Config {
             let text = format!("`{}` {hidden} is not a multiple of `{}` {heads}", keys.hidden, keys.heads);
             return Err(problem(path, text));
         }
+        if matches!(self.family.positions, Positions::Rotary(_)) && !self.head_size().is_multiple_of(2) {
+            let (hidden, heads) = (self.hidden_size, self.heads);
+            let text = format!(
+                "`{}` {hidden} and `{}` {heads} give heads of an odd width, which rotary positions cannot turn",
+                keys.hidden, keys.heads
+            );
+            return Err(problem(path, text));
+        }
         if self.layers > MOST_LAYERS {
             let text = format!("`{}` is {}, which no model has; at most {MOST_LAYERS}", keys.layers, self.layers);
             return Err(problem(path, text));
         }
         // Below the dimension limits these products fit u64, except the sum over layers of a hostile file.
         let (hidden, wide) = (self.hidden_size as u64, self.intermediate_size as u64);
-        let layer = 4 * hidden * hidden + 2 * hidden * wide;
+        let layer = 4 * hidden * hidden + hidden * (wide + self.intermediate_outputs() as u64);
         let rows = (self.vocab_size + self.position_rows + self.type_vocab_size) as u64;
         let embeddings = rows * self.embedding_size as u64;
         let total = layer.saturating_mul(self.layers as u64).saturating_add(embeddings);
@@ -167,8 +222,11 @@ impl Config {
 
     fn check_numbers(&self, path: &Path) -> Result<()> {
         let keys = &self.family.keys;
-        let encoder =
-            [(keys.hidden_dropout.key, self.hidden_dropout), (keys.attention_dropout.key, self.attention_dropout)];
+        let encoder = [
+            (keys.hidden_dropout.key, self.hidden_dropout),
+            (keys.attention_dropout.key, self.attention_dropout),
+            (keys.inner_dropout.key, self.inner_dropout),
+        ];
         let of_heads =
             Head::ALL.map(|head| (self.family.class(head).dropout.map(|dropout| dropout.key), self.head_dropout(head)));
         for (key, value) in encoder.into_iter().chain(of_heads) {
@@ -209,7 +267,7 @@ impl Config {
 
     /// What the outputs of a head mean. Where the file does not say it, a single output is a value, as in `transformers`.
     pub fn problem(&self, head: Head, outputs: usize) -> Problem {
-        if !self.family.class(head).reads_pooler() {
+        if !self.family.class(head).reads_sequences() {
             return Problem::SingleLabel;
         }
         let usual = if outputs == 1 { Problem::Regression } else { Problem::SingleLabel };
@@ -228,6 +286,40 @@ impl Config {
     /// Width of one attention head.
     pub fn head_size(&self) -> usize {
         self.hidden_size / self.heads
+    }
+
+    /// Outputs of the first feed-forward matrix: twice its width where half of them gate the others.
+    pub fn intermediate_outputs(&self) -> usize {
+        match self.family.feed_forward {
+            FeedForward::Plain => self.intermediate_size,
+            FeedForward::Gated => 2 * self.intermediate_size,
+        }
+    }
+
+    /// How the attention of a computed layer sees its sequence.
+    pub fn attention_of(&self, layer: usize) -> LayerAttention {
+        self.attention[layer]
+    }
+
+    /// Whether the attention of a layer has a norm.
+    pub fn has_attention_norm(&self, layer: usize) -> bool {
+        match self.family.norm_placement {
+            NormPlacement::AfterResidual => true,
+            NormPlacement::BeforeSublayer => layer > 0,
+        }
+    }
+
+    /// Whether a norm follows the last layer.
+    pub fn has_final_norm(&self) -> bool {
+        match self.family.norm_placement {
+            NormPlacement::AfterResidual => false,
+            NormPlacement::BeforeSublayer => true,
+        }
+    }
+
+    /// How the pooler of a head computes; `None` where its class has none.
+    pub fn pooler(&self, head: Head) -> Option<PoolerSettings> {
+        self.poolers[head as usize]
     }
 
     /// Dropout before the output layer of a head, in training.
@@ -279,7 +371,8 @@ impl Config {
         let (family, padding) = (self.family, self.padding_id);
         let mut counted = 0;
         ids.iter().map(move |&id| match family.positions {
-            Positions::Learned => {
+            // Nothing is looked up for a rotary position; it is its number all the same.
+            Positions::Learned | Positions::Rotary(_) => {
                 counted += 1;
                 counted - 1
             }
@@ -295,6 +388,7 @@ impl Config {
     pub fn used_position_rows(&self, longest: usize) -> Range<usize> {
         match self.family.positions {
             Positions::Learned => 0..longest,
+            Positions::Rotary(_) => 0..0,
             Positions::LearnedAfterPadding(_) => self.padding_id..self.padding_id + 1 + longest,
         }
     }
@@ -326,7 +420,7 @@ impl Config {
             raw.shift_remove(key);
         }
         // What an earlier head's outputs meant says nothing about this one.
-        match self.problem_type.filter(|_| self.family.class(head).reads_pooler()) {
+        match self.problem_type.filter(|_| self.family.class(head).reads_sequences()) {
             Some(problem) => drop(raw.insert(PROBLEM_TYPE.into(), problem.name().into())),
             None => {
                 let is_other = |value: &Value| !value.is_null() && value != Problem::SingleLabel.name();
@@ -451,7 +545,7 @@ impl File<'_> {
     /// The longest sequence.
     fn longest(&self, family: &Family, rows: usize, padding: usize) -> Result<usize> {
         match family.positions {
-            Positions::Learned => Ok(rows),
+            Positions::Learned | Positions::Rotary(_) => Ok(rows),
             Positions::LearnedAfterPadding(_) => match rows.checked_sub(padding + 1) {
                 Some(longest) if longest > 0 => Ok(longest),
                 _ => {
@@ -463,6 +557,125 @@ impl File<'_> {
                     Err(problem(self.path, text))
                 }
             },
+        }
+    }
+
+    fn biases(&self, family: &Family) -> Result<Biases> {
+        let keys = &family.biases;
+        Ok(Biases {
+            attention: self.flag_at(keys.attention)?,
+            feed_forward: self.flag_at(keys.feed_forward)?,
+            norms: self.flag_at(keys.norms)?,
+            pooler: self.flag_at(keys.pooler)?,
+        })
+    }
+
+    /// How each layer's attention sees its sequence.
+    fn attention(&self, family: &Family, layers: usize) -> Result<Vec<LayerAttention>> {
+        // More are refused later; none is listed for what a damaged file claims.
+        let layers = layers.min(MOST_LAYERS);
+        let (global, local) = match family.positions {
+            Positions::Learned | Positions::LearnedAfterPadding(_) => (None, None),
+            Positions::Rotary(keys) => {
+                let (global, local) = match family.attention {
+                    AttentionPattern::Global => ("", ""),
+                    AttentionPattern::Alternating(kinds) => (kinds.global, kinds.local),
+                };
+                (Some(self.theta(keys, global, keys.global)?), Some(self.theta(keys, local, keys.local)?))
+            }
+        };
+        let global = LayerAttention { reach: None, theta: global };
+        match family.attention {
+            AttentionPattern::Global => Ok(vec![global; layers]),
+            AttentionPattern::Alternating(keys) => {
+                let local = LayerAttention { reach: Some(self.size_at(keys.width)? / 2), theta: local };
+                match self.raw.get(keys.kinds) {
+                    None | Some(Value::Null) => {
+                        let every = self.size_at(keys.every)?;
+                        Ok((0..layers).map(|layer| if layer % every == 0 { global } else { local }).collect())
+                    }
+                    Some(Value::Array(kinds)) if kinds.len() == layers => {
+                        let kind = |kind: &Value| match kind.as_str() {
+                            Some(name) if name == keys.global => Ok(global),
+                            Some(name) if name == keys.local => Ok(local),
+                            _ => {
+                                let (key, accepted) = (keys.kinds, listed(&[keys.global, keys.local]));
+                                let text = format!("`{key}` names {}; only {accepted} are supported", shown(kind));
+                                Err(problem(self.path, text))
+                            }
+                        };
+                        kinds.iter().map(kind).collect()
+                    }
+                    Some(other) => {
+                        let (key, of_layers) = (keys.kinds, family.keys.layers);
+                        let text = format!(
+                            "`{key}` is {}; it must have a kind for each of the {layers} layers that `{of_layers}` counts",
+                            shown(other)
+                        );
+                        Err(problem(self.path, text))
+                    }
+                }
+            }
+        }
+    }
+
+    /// The base of the angles in layers of a kind.
+    fn theta(&self, keys: RotaryKeys, kind: &str, own: OptionalKey<f32>) -> Result<f32> {
+        let by_kind = match self.raw.get(keys.by_kind) {
+            None | Some(Value::Null) => None,
+            Some(Value::Object(kinds)) => kinds.get(kind).filter(|entry| !entry.is_null()),
+            Some(other) => {
+                let text = format!("`{}` is {}; it must be an object", keys.by_kind, shown(other));
+                return Err(problem(self.path, text));
+            }
+        };
+        let name = |key: &str| format!("{}.{kind}.{key}", keys.by_kind);
+        let rule = by_kind.and_then(|entry| entry.get(keys.rule)).filter(|rule| !rule.is_null());
+        if let Some(rule) = rule.filter(|rule| *rule != "default") {
+            let text = format!("`{}` is {}; only default is supported", name(keys.rule), shown(rule));
+            return Err(problem(self.path, text));
+        }
+        let (key, theta) = match by_kind.and_then(|entry| entry.get(keys.theta)).filter(|theta| !theta.is_null()) {
+            None => (own.key.unwrap_or_default().to_owned(), self.number_at(own)?),
+            // What is no number becomes NaN, which is refused below.
+            Some(theta) => (name(keys.theta), theta.as_f64().map_or(f32::NAN, |theta| theta as f32)),
+        };
+        if !(theta > 0.0 && theta.is_finite()) {
+            return Err(problem(self.path, format!("`{key}` is {theta}; it must be a number above 0")));
+        }
+        Ok(theta)
+    }
+
+    /// How the poolers of all heads compute.
+    fn poolers(&self, family: &Family) -> Result<[Option<PoolerSettings>; 4]> {
+        let mut poolers = [None; 4];
+        for (settings, head) in poolers.iter_mut().zip(Head::ALL) {
+            let Some(pooler) = family.class(head).pooler else { continue };
+            let key = pooler.activation_key.filter(|key| self.raw.get(*key).is_some_and(|value| !value.is_null()));
+            let activation = match key {
+                None => pooler.activation,
+                Some(key) => PoolerActivation::Of(self.choice(key, ACTIVATIONS.into_iter())?),
+            };
+            let reads = match pooler.reads {
+                PoolerReads::FirstToken => SequencePooling::FirstToken,
+                PoolerReads::EveryToken => SequencePooling::EveryToken,
+                PoolerReads::AsConfigured(key) => {
+                    let known = [("cls", SequencePooling::FirstToken), ("mean", SequencePooling::Mean)];
+                    self.choice(key, known.into_iter())?
+                }
+            };
+            *settings = Some(PoolerSettings { activation, reads });
+        }
+        Ok(poolers)
+    }
+
+    fn flag_at(&self, OptionalKey { key, default }: OptionalKey<bool>) -> Result<bool> {
+        match key.and_then(|key| Some((key, self.raw.get(key)?))) {
+            None | Some((_, Value::Null)) => Ok(default),
+            Some((_, Value::Bool(flag))) => Ok(*flag),
+            Some((key, value)) => {
+                Err(problem(self.path, format!("`{key}` is {}; it must be true or false", shown(value))))
+            }
         }
     }
 
