@@ -36,6 +36,11 @@ impl Rotary {
         self.theta
     }
 
+    /// The memory of the table.
+    pub fn bytes(&self) -> usize {
+        (self.cosines.capacity() + self.sines.capacity()) * size_of::<f32>()
+    }
+
     /// Computes the angles of sequences of up to `longest` tokens, where they are not there.
     pub fn extend(&mut self, longest: usize) {
         let known = self.cosines.len() / self.half.max(1);

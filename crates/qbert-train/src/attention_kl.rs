@@ -195,7 +195,8 @@ mod tests {
         let second = [0.5, 0.5, 0.5, 0.5, 0.75, 0.25, 0.5, 0.5, 1.0, 1.0];
         let compute = Compute::detect(2).expect("kernels");
         let heads = attention::Heads { count: 2, width: 1, window: None };
-        let side = |probabilities| attention::Side { qkv: &[], probabilities, treatment: attention::Treatment::default() };
+        let side =
+            |probabilities| attention::Side { qkv: &[], probabilities, treatment: attention::Treatment::default() };
         let sums = attention::divergences(&compute, heads, &batch, [side(&first), side(&second)], divergence);
         let expected = [2f64.ln(), 0.25 * (1.0 / 3.0f64).ln() + 0.75 * 3f64.ln()];
         for (sum, expected) in sums.iter().zip(expected) {

@@ -260,7 +260,13 @@ fn tanh_pooler() {
     let mut d_pooled = nan(rows * hidden);
     compute.kernels().tanh_backward(&pool(&x, &weight, &bias), &weights, &mut d_pooled);
     let mut d_x = nan(x.len());
-    linear::backward_input(&compute, Linear { weight: &weight, bias: &bias, outputs: bias.len() }, &d_pooled, Start::ZERO, &mut d_x);
+    linear::backward_input(
+        &compute,
+        Linear { weight: &weight, bias: &bias, outputs: bias.len() },
+        &d_pooled,
+        Start::ZERO,
+        &mut d_x,
+    );
     let (mut d_weight, mut d_bias) = (vec![0.0; weight.len()], vec![0.0; bias.len()]);
     let gradients = LinearGradients { weight: &mut d_weight, bias: &mut d_bias, outputs: bias.len() };
     linear::backward_parameters(&compute, &x, &d_pooled, gradients);

@@ -3,8 +3,8 @@
 //! Training keeps what the backward pass needs of every layer; evaluation needs one layer's worth. Buffers only ever
 //! grow, to the largest batch seen.
 
-use qbert_kernels::{DistanceBias, Rotary, Window};
 use qbert_kernels::int::Codes;
+use qbert_kernels::{DistanceBias, Rotary, Window};
 use qbert_model::family::SequencePooling;
 use qbert_model::{Config, Head};
 

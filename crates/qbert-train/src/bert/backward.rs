@@ -5,7 +5,9 @@ use qbert_model::family::NormPlacement;
 use qbert_quant::ActivationParams;
 
 use super::forward::linear_at;
-use super::{Activations, BackwardBuffers, Bert, LayerActivations, LinearSpan, Mode, NormSpan, Pass, Place, SoftTargets};
+use super::{
+    Activations, BackwardBuffers, Bert, LayerActivations, LinearSpan, Mode, NormSpan, Pass, Place, SoftTargets,
+};
 use crate::batch::Batch;
 use crate::ops::linear::{self, Linear, LinearGradients};
 use crate::ops::{attention, distill, dropout, embedding, pooler, quantize, residual_norm};

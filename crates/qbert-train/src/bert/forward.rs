@@ -178,7 +178,14 @@ impl Bert {
     }
 
     /// Turns queries and keys in `[T, 3H]`, or their gradients back.
-    pub(super) fn rotate(&self, compute: &Compute, rotary: Option<&Rotary>, turn: Turn, positions: &[u32], qkv: &mut [f32]) {
+    pub(super) fn rotate(
+        &self,
+        compute: &Compute,
+        rotary: Option<&Rotary>,
+        turn: Turn,
+        positions: &[u32],
+        qkv: &mut [f32],
+    ) {
         if let Some(rotary) = rotary {
             let hidden = self.config.hidden_size;
             compute.rotate(rotary, turn, positions, qkv, (3 * hidden, 2 * hidden));
@@ -262,7 +269,9 @@ impl Bert {
         }
         let linear = linear_at(weights, &spans.output);
         match &mut integers {
-            Some(integers) => integers.output(inner, slope, self.config.family.feed_forward, linear, &mut saved_output.sum),
+            Some(integers) => {
+                integers.output(inner, slope, self.config.family.feed_forward, linear, &mut saved_output.sum)
+            }
             None => linear::forward(compute, linear, inner, &mut saved_output.sum),
         }
         let norm = self.norm_at(weights, &spans.output_norm);

@@ -5,7 +5,7 @@
 //! backward pass: `N·n²` per sequence, head after head.
 //!
 //! Sequences longer than [`LONGEST_KEPT`], and those that a [`Window`] does not cover, are cut into tiles, and their
-//! probabilities are computed again where they are needed ([`tiled`]): memory then grows with the length, and with a window
+//! probabilities are computed again where they are needed: memory then grows with the length, and with a window
 //! time does so too.
 //!
 //! Where queries, keys and values are quantized ([`Treatment::quantized`]), the forward pass computes as integer inference
@@ -200,12 +200,7 @@ pub struct ForwardBuffers<'a> {
     pub context: &'a mut [f32],
 }
 
-fn forward_sequence(
-    kernels: Kernels,
-    heads: Heads,
-    treatment: Treatment<'_>,
-    task: &mut ForwardTask<'_>,
-) {
+fn forward_sequence(kernels: Kernels, heads: Heads, treatment: Treatment<'_>, task: &mut ForwardTask<'_>) {
     let hidden = heads.hidden();
     let length = task.context.len() / hidden;
     let square = length * length;

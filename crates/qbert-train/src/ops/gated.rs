@@ -56,13 +56,7 @@ pub fn backward(compute: &Compute, width: usize, slopes: &[f32], d: &[f32], d_u:
 }
 
 /// The tangent of `u` becomes that of the value: `ȧ ∘ f′(a)∘g + ġ ∘ f(a)`.
-pub fn forward_tangent(
-    compute: &Compute,
-    width: usize,
-    slopes: &[f32],
-    u_tangent: &[f32],
-    value_tangent: &mut [f32],
-) {
+pub fn forward_tangent(compute: &Compute, width: usize, slopes: &[f32], u_tangent: &[f32], value_tangent: &mut [f32]) {
     let kernels = compute.kernels();
     compute.threads().for_each_chunk([value_tangent], [ROW_CHUNK * width], |chunk, [value]| {
         for (row, value) in value.chunks_exact_mut(width).enumerate() {
@@ -105,8 +99,7 @@ pub fn backward_tangent(
             gated_tangent.copy_from_slice(d_tangent);
             kernels.multiply(gate, gated_tangent);
             kernels.add_product(gate_tangent, d, gated_tangent);
-            let given =
-                ActivationTangent { x: a, x_tangent: a_tangent, d_out: gated, d_out_tangent: gated_tangent };
+            let given = ActivationTangent { x: a, x_tangent: a_tangent, d_out: gated, d_out_tangent: gated_tangent };
             kernels.activation_backward_tangent(activation, given, of_a);
             kernels.activate_and_slope(activation, a, value, slope);
             of_gate.copy_from_slice(d_tangent);

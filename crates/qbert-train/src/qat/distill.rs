@@ -8,7 +8,7 @@ use qbert_kernels::Compute;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, Targets};
-use crate::bert::{Activations, BackwardBuffers, Bert, LayerActivations, Mode, SoftTargets};
+use crate::bert::{Activations, BackwardBuffers, Bert, Mode, SoftTargets};
 use crate::error::{Error, Result};
 use crate::ops::attention::{self, Side};
 use crate::ops::distill;

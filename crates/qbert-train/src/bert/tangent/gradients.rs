@@ -6,8 +6,8 @@ use qbert_model::family::{FeedForward, NormPlacement};
 
 use super::buffers::{BackwardTangents, LayerGradients};
 use super::{HessianPass, Point};
-use crate::bert::{Activations, LayerActivations};
 use crate::bert::forward::linear_at;
+use crate::bert::{Activations, LayerActivations};
 use crate::ops::loss::Loss;
 use crate::ops::{activation, attention, gated, linear, residual_norm};
 

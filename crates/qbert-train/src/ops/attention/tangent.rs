@@ -148,11 +148,7 @@ pub fn backward_tangent(compute: &Compute, heads: Heads, batch: &Batch, buffers:
     });
     let kernels = compute.kernels();
     compute.threads().for_each_item(&mut tasks, |_, task| {
-        let given = Given {
-            qkv: qkv_of(task.sequence),
-            d_context: d_context_of(task.sequence),
-            probabilities,
-        };
+        let given = Given { qkv: qkv_of(task.sequence), d_context: d_context_of(task.sequence), probabilities };
         backward_sequence(kernels, heads, given, task);
     });
 }

@@ -5,6 +5,8 @@
 //! forward pass did, so they have the same bits.
 
 mod tangent;
+#[cfg(test)]
+mod tests;
 
 use qbert_kernels::{BiasRows, Compute, Kernels, MatMut, MatRef, Start, WindowTile};
 use qbert_quant::ActivationParams;
@@ -173,7 +175,8 @@ pub(super) fn backward(
     compute.threads().for_each_chunk([&mut blocks, sums], lengths, |head, [block, sums]| {
         let steps = steps_of(heads, head, given.rows, treatment);
         let sums = if diagonals == 0 { None } else { Some(sums) };
-        HeadBackward { kernels: compute.kernels(), heads, head, treatment, given, tiles: &tiles }.run(&steps, block, sums);
+        HeadBackward { kernels: compute.kernels(), heads, head, treatment, given, tiles: &tiles }
+            .run(&steps, block, sums);
     });
     for third in 0..3 {
         let of_third = blocks.chunks_exact(3 * part).flat_map(|block| &block[third * part..(third + 1) * part]);
@@ -299,8 +302,7 @@ pub fn divergences(
                     let [mut query, mut key, _] = heads.parts(qkv, head);
                     if !steps.is_empty() {
                         let halves = steps.split_at(range.len() * heads.width);
-                        [query, key] =
-                            [halves.0, halves.1].map(|part| MatRef::new(part, range.len(), heads.width));
+                        [query, key] = [halves.0, halves.1].map(|part| MatRef::new(part, range.len(), heads.width));
                     }
                     let scale = treatment.score_scale(heads);
                     let scores = Scores { kernels, heads, head, query, key, scale, treatment };

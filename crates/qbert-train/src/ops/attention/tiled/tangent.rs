@@ -16,8 +16,7 @@ struct Moving<'a> {
 impl<'a> Moving<'a> {
     fn new(compute: &Compute, heads: Heads, head: usize, qkv: Dual<'a>, treatment: Treatment<'a>) -> Self {
         let [query, key, value] = heads.parts(qkv.value, head);
-        let scores =
-            Scores { kernels: compute.kernels(), heads, head, query, key, scale: heads.scale(), treatment };
+        let scores = Scores { kernels: compute.kernels(), heads, head, query, key, scale: heads.scale(), treatment };
         Self { scores, value, tangents: heads.parts(qkv.tangent, head) }
     }
 
