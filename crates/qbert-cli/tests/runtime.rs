@@ -232,7 +232,8 @@ fn packed_scores_of_every_family_are_those_of_the_quantized_directory() {
 fn packed_scores_of_long_sequences_are_those_of_the_quantized_directory() {
     let family = Family::of_model_type("modernbert").unwrap();
     let flags = ["attention_bias", "mlp_bias", "norm_bias", "classifier_bias"].map(|key| (key, true.into()));
-    let own = [("classifier_pooling", "mean".into()), ("local_attention", 20.into()), (family.keys.positions, LONG.into())];
+    let own =
+        [("classifier_pooling", "mean".into()), ("local_attention", 20.into()), (family.keys.positions, LONG.into())];
     let own: Vec<(&str, Value)> = flags.into_iter().chain(own).collect();
     let home = tempfile::tempdir().unwrap();
     let head = Head::SequenceClassification;

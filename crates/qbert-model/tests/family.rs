@@ -146,8 +146,16 @@ fn bad_configurations_are_refused_by_the_name_of_the_key() {
         ("modernbert", json!({"global_attn_every_n_layers": 0}), "`global_attn_every_n_layers` is 0"),
         ("modernbert", json!({"global_rope_theta": -1}), "`global_rope_theta` is -1; it must be a number above 0"),
         ("modernbert", json!({"mlp_dropout": 1}), "`mlp_dropout` is 1"),
-        ("modernbert", json!({"layer_types": ["full_attention"]}), "`layer_types` is [\"full_attention\"]; it must have"),
-        ("modernbert", json!({"layer_types": ["full_attention", "chunked", "chunked"]}), "`layer_types` names \"chunked\""),
+        (
+            "modernbert",
+            json!({"layer_types": ["full_attention"]}),
+            "`layer_types` is [\"full_attention\"]; it must have",
+        ),
+        (
+            "modernbert",
+            json!({"layer_types": ["full_attention", "chunked", "chunked"]}),
+            "`layer_types` names \"chunked\"",
+        ),
         ("modernbert", json!({"rope_parameters": 3}), "`rope_parameters` is 3; it must be an object"),
         (
             "modernbert",
@@ -200,13 +208,15 @@ fn windows_and_angles_are_read_from_old_and_new_keys() {
 fn fused_tensors_are_written_and_read_as_one() {
     use serde_json::json;
     for biases in [false, true] {
-        let flags = json!({"attention_bias": biases, "norm_bias": biases, "mlp_bias": biases, "classifier_bias": biases});
+        let flags =
+            json!({"attention_bias": biases, "norm_bias": biases, "mlp_bias": biases, "classifier_bias": biases});
         let config = configuration("modernbert", flags).unwrap();
         let layout = ParameterLayout::new(&config, Head::SequenceClassification, 2, false);
         let names: Vec<String> = layout.file_tensors().into_iter().map(|tensor| tensor.name).collect();
         let bias = |name: &str| biases.then(|| format!("{name}.bias"));
         let mut expected = vec!["model.embeddings.tok_embeddings.weight".to_owned()];
-        let mut module = |name: &str| expected.extend([Some(format!("{name}.weight")), bias(name)].into_iter().flatten());
+        let mut module =
+            |name: &str| expected.extend([Some(format!("{name}.weight")), bias(name)].into_iter().flatten());
         module("model.embeddings.norm");
         for layer in (0..3).map(|layer| format!("model.layers.{layer}")) {
             module(&format!("{layer}.attn.Wqkv"));

@@ -19,9 +19,7 @@ use qbert_model::{
     Checkpoint, Config, Head, PackedModel, ParameterLayout, Parameters, Storage, TokenizerFiles, write_checkpoint,
 };
 use qbert_pipeline::packing::Packing;
-use qbert_quant::{
-    ActivationPlan, BitWidth, GroupSpec, Plan, Precision, RangeMethod,
-};
+use qbert_quant::{ActivationPlan, BitWidth, GroupSpec, Plan, Precision, RangeMethod};
 use qbert_runtime::{Scope, Session, SessionOptions, Tokens};
 use qbert_train::bert::{Activations, BackwardBuffers, Mode, Pass};
 use qbert_train::optimizer::{Optimizer, OptimizerSettings};
@@ -128,9 +126,8 @@ fn pack(directory: &Path) -> Outcome<()> {
     write_checkpoint(&checkpoint, &config, &weights(&config), &config.labels, &files)?;
 
     let four = Precision::Bits(BitWidth::new(4)?);
-    let plan = Plan::uniform(config.layers, four, GroupSpec::Count(64), RangeMethod::MinMax).with_activation(
-        ActivationPlan { bits: Precision::Bits(BitWidth::EIGHT), range: RangeMethod::MinMax },
-    );
+    let plan = Plan::uniform(config.layers, four, GroupSpec::Count(64), RangeMethod::MinMax)
+        .with_activation(ActivationPlan { bits: Precision::Bits(BitWidth::EIGHT), range: RangeMethod::MinMax });
     let mut masters = Checkpoint::open(&checkpoint)?.load()?;
     let bert = Bert::new(&config, masters.layout().clone())?;
     let mut quantization = Quantization::new(plan, &config, masters.layout())?;

@@ -6,9 +6,9 @@ use super::buffers::{BackwardTangents, Head};
 use super::{HessianPass, Point, dual};
 use crate::bert::forward::linear_at;
 use crate::bert::{LinearSpan, Mode};
-use crate::ops::{linear, residual_norm};
 use crate::ops::loss::{Loss, cross_entropy, cross_entropy_tangent};
 use crate::ops::pooler::{Pooler, Saved};
+use crate::ops::{linear, residual_norm};
 
 /// The pooler, where the head reads it.
 fn pooler_of(point: Point<'_>) -> Option<Pooler<'_>> {

@@ -50,13 +50,11 @@ fn compare(treatment: Treatment<'_>, what: &str) {
     assert_eq!((kept, scratch), (2 * 9, 9), "the long sequence keeps nothing");
     let (mut probabilities, mut room, mut context) =
         (vec![0.0; kept], vec![0.0; scratch], vec![0.0; batch.tokens() * HIDDEN]);
-    let buffers =
-        ForwardBuffers { probabilities: &mut probabilities, scratch: &mut room, context: &mut context };
+    let buffers = ForwardBuffers { probabilities: &mut probabilities, scratch: &mut room, context: &mut context };
     forward_with(&compute, HEADS, &batch, treatment, &qkv, buffers);
 
     let square = LENGTH * LENGTH;
-    let (mut p, mut whole_room, mut whole) =
-        (vec![0.0; 2 * square], vec![0.0; 2 * square], vec![0.0; LENGTH * HIDDEN]);
+    let (mut p, mut whole_room, mut whole) = (vec![0.0; 2 * square], vec![0.0; 2 * square], vec![0.0; LENGTH * HIDDEN]);
     let mut task = ForwardTask {
         rows: &qkv[3 * 3 * HIDDEN..],
         probabilities: &mut p,
@@ -86,8 +84,7 @@ fn compare(treatment: Treatment<'_>, what: &str) {
     backward_with(&compute, HEADS, &batch, treatment, buffers);
 
     let own_teacher = treatment.teacher.map(|teacher| {
-        let (mut p, mut room, mut context) =
-            (vec![0.0; 2 * square], vec![0.0; square], vec![0.0; LENGTH * HIDDEN]);
+        let (mut p, mut room, mut context) = (vec![0.0; 2 * square], vec![0.0; square], vec![0.0; LENGTH * HIDDEN]);
         let mut task = ForwardTask {
             rows: &teacher.qkv[3 * 3 * HIDDEN..],
             probabilities: &mut p,
