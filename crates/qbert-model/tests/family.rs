@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use qbert_model::family::{BERT, EmbeddingProjection};
+use qbert_model::family::{AttentionPattern, BERT, EmbeddingProjection};
 use qbert_model::{Config, Family, Head, Module, ParameterLayout};
 
 #[test]
@@ -63,6 +63,8 @@ fn descriptions_are_consistent() {
         let names = &family.tensors;
         assert_eq!(names.relative_bias.is_some(), family.relative_bias.buckets() > 0, "{}", family.model_type);
         assert_eq!(names.projection.is_some(), family.projection != EmbeddingProjection::None, "{}", family.model_type);
+        let has_window = matches!(family.attention, AttentionPattern::Alternating(_));
+        assert!(!(has_window && names.relative_bias.is_some()), "{}: no kernel has both", family.model_type);
         for (old, new) in family.older_endings {
             assert!(!new.ends_with(old), "{old} would be renamed twice");
         }
