@@ -4,7 +4,8 @@
     cargo build --release -p qbert-tasks --example ids
     python reference/tokenizers/compare.py --ids target/release/examples/ids --texts FILE... [--tokenizer DIR...]
 
-Without a directory it trains a byte-level BPE as RoBERTa's and a Unigram model as XLM-R's on the texts, with their post-processors.
+Without a directory it trains byte-level BPE as RoBERTa's and ModernBERT's and a Unigram model as XLM-R's on the texts, with their
+post-processors.
 `--tokenizer` adds checkpoints with a `tokenizer.json`. Every line is encoded alone and as the first text of a pair, cut at 64 tokens.
 """
 import argparse
@@ -23,6 +24,7 @@ HOSTILE = [
     "", " ", "\t\n ", "a", "\u0000", "\u0001\u0002\u007f", "\u200b\u200d\ufeff", "e\u0301\u0301\u0301", "\u0301", "\ufdfa", "ﬁﬀ①½",
     "😀👩‍👩‍👧‍👦🏳️‍🌈", "日本語のテキスト 中文 한국어", "שלום עולם", "مرحبا بالعالم", "नमस्ते दुनिया", "İstanbul ß ẞ Ǆ", "x" * 500, "a" * 99 + " " + "b" * 101,
     "don't can't we'll I'm", "3.14 1,000,000 -5e10", "<s> </s> <pad> <mask> <unk>", "[CLS] [SEP] [PAD] [MASK] [UNK]", "<s>", "a<s>b",
+    "run of    spaces", "         ", " a  b   c", "x" + " " * 40 + "y", "write to |||EMAIL_ADDRESS||| now",
     "\u2028line\u2029para", "\r\n", "\u00a0nbsp\u3000wide", "𝕌𝕟𝕚𝕔𝕠𝕕𝕖 𒀀𒁀", "��", "....!!!???", "``quoted'' \"text\"", "_under_score_", "▁▁ lower ▁one",
 ]
 
@@ -40,6 +42,22 @@ def byte_level(files):
     trainer = trainers.BpeTrainer(vocab_size=SIZE, special_tokens=special(names), initial_alphabet=alphabet, show_progress=False)
     tokenizer.train(files, trainer)
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False)
+    return tokenizer, names
+
+
+def byte_level_template(files):
+    """As ModernBERT's: NFC, special tokens of BERT by a template, and runs of spaces as tokens."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=SIZE, special_tokens=special(names), initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train(files, trainer)
+    tokenizer.add_tokens([tokenizers.AddedToken(" " * count, normalized=False) for count in range(24, 1, -1)])
+    tokenizer.add_tokens([tokenizers.AddedToken("|||EMAIL_ADDRESS|||", normalized=False)])
+    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", [("[CLS]", 0), ("[SEP]", 2)])
     return tokenizer, names
 
 
@@ -107,9 +125,10 @@ def main():
     options = arguments.parse_args()
     texts = lines(options.texts)
     with tempfile.TemporaryDirectory() as home:
-        for name, make in [("bpe", byte_level), ("unigram", unigram)]:
+        makers = [("bpe", byte_level), ("bpe-template", byte_level_template), ("unigram", unigram)]
+        for name, make in makers:
             save(make(options.texts), f"{home}/{name}")
-        directories = [f"{home}/bpe", f"{home}/unigram", *options.tokenizer]
+        directories = [*(f"{home}/{name}" for name, _ in makers), *options.tokenizer]
         wrong = sum(compare(options.ids, directory, texts) for directory in directories)
     raise SystemExit(1 if wrong else 0)
 

@@ -61,6 +61,9 @@ fn plan(layers: usize, (matrices, tables, activations): Widths) -> Plan {
         .with_activation(ActivationPlan { bits: bits(activations), range: RangeMethod::MinMax })
 }
 
+/// Tokens of a long sequence: more than those whose probabilities training keeps.
+const LONG: usize = 600;
+
 /// A model's configuration: what a family adds to it, or calls otherwise.
 fn configuration(family: &Family, head: Head, own: &[(&str, Value)]) -> String {
     let keys = &family.keys;
@@ -113,7 +116,8 @@ fn committed_checkpoint(directory: &Path, name: &str) {
 /// Sequences of many lengths, as long as the model takes at the most.
 fn batch(seed: u64, config: &Config) -> Batch {
     let (mut stream, mut batch) = (Stream::new(seed, "tokens", 0), Batch::new());
-    for length in [1, 2, 17, 33, 64, 80, 5].map(|length| config.max_positions.min(length)) {
+    let lengths = [1, 2, 17, 33, 64, 80, 5].map(|length| config.max_positions.min(length));
+    for length in lengths.into_iter().chain((config.max_positions >= LONG).then_some(LONG)) {
         let ids: Vec<u32> = (0..length).map(|_| stream.below(config.vocab_size) as u32).collect();
         let segments: Vec<u8> = (0..length).map(|index| u8::from(index > length / 2)).collect();
         batch.push(&ids, &segments);
@@ -207,6 +211,7 @@ fn packed_scores_of_every_family_are_those_of_the_quantized_directory() {
             ("embedding_size", 24.into()),
             ("num_hidden_groups", 1.into()),
             ("pad_token_id", 1.into()),
+            ("local_attention", 20.into()),
         ];
         let heads = [Head::SequenceClassification, Head::TokenClassification, Head::QuestionAnswering];
         let heads = if activation == "gelu" { &heads[..] } else { &heads[..1] };
@@ -218,6 +223,23 @@ fn packed_scores_of_every_family_are_those_of_the_quantized_directory() {
                 assert_faithful(&home.path().join("model"), widths, &what);
             }
         }
+    }
+}
+
+/// Biases where a family usually has none, the mean of all tokens, and a sequence so long that training does not keep its
+/// probabilities.
+#[test]
+fn packed_scores_of_long_sequences_are_those_of_the_quantized_directory() {
+    let family = Family::of_model_type("modernbert").unwrap();
+    let flags = ["attention_bias", "mlp_bias", "norm_bias", "classifier_bias"].map(|key| (key, true.into()));
+    let own =
+        [("classifier_pooling", "mean".into()), ("local_attention", 20.into()), (family.keys.positions, LONG.into())];
+    let own: Vec<(&str, Value)> = flags.into_iter().chain(own).collect();
+    let home = tempfile::tempdir().unwrap();
+    let head = Head::SequenceClassification;
+    random_checkpoint_of(home.path(), head, &configuration(family, head, &own));
+    for widths in [WIDTHS[1], WIDTHS[9], WIDTHS[11]] {
+        assert_faithful(&home.path().join("model"), widths, "long sequences");
     }
 }
 

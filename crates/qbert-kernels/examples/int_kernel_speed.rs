@@ -149,6 +149,7 @@ fn attention(report: &Report, compute: &Compute) {
                 heads,
                 starts: &[0, length],
                 bias: None,
+                window: None,
             };
             let mut context = Codes::new(width);
             context.resize(length);
@@ -203,6 +204,7 @@ fn encoder_forward(compute: &Compute, layers: &[EncoderLayer], heads: usize, sta
             heads,
             starts,
             bias: None,
+            window: None,
         };
         compute.attention(&attention, context, quantizer);
         let projection = &layer.attention_output;

@@ -15,6 +15,8 @@
 //! | GELU | [`gelu`](Kernels::gelu), `gelu_and_slope`, `gelu_backward` (also forward tangent), `gelu_backward_tangent` | the same |
 //! | an [`Activation`] | [`activate`](Kernels::activate), `activate_and_slope`, `activation_backward_tangent` | the same |
 //! | softmax rows | [`softmax`](Kernels::softmax), `softmax_biased` with [`DistanceBias`], `softmax_backward` (also forward tangent), `softmax_backward_tangent`, `log_sum_exp` | – |
+//! | softmax of a tile of local attention | [`softmax_windowed`](Kernels::softmax_windowed) with [`Window`] | – |
+//! | rotary positions | – | [`rotate`](Compute::rotate) with [`Rotary`] |
 //! | residual + LayerNorm | [`layer_norm_forward`](Kernels::layer_norm_forward), `_backward`, `_forward_tangent`, `_backward_tangent` | the same |
 //! | AdamW | [`adamw`](Kernels::adamw) | the same |
 //! | dropout without a mask | [`dropout`](Kernels::dropout) with [`DropoutKey`] | the same |
@@ -94,6 +96,7 @@ mod layer_norm;
 mod machine;
 mod pool;
 mod reduce;
+mod rotary;
 mod scratch;
 mod shared_matrix;
 mod simd;
@@ -102,6 +105,7 @@ mod softmax;
 mod tests;
 mod threads;
 mod token_pooling;
+mod window;
 
 pub use activation::{Activation, ActivationTangent};
 pub use adamw::AdamW;
@@ -114,6 +118,8 @@ pub use gemm::{MatMut, MatRef, ProductPrecision, Start};
 pub use layer_norm::{LayerNorm, LayerNormGradients, LayerNormTangents, Normalized, NormalizedMut};
 pub use machine::Machine;
 pub use reduce::SUM_BLOCK;
+pub use rotary::{Rotary, Turn};
 pub use softmax::{BiasRows, DistanceBias, SoftmaxTangent};
 pub use threads::{MAX_THREADS, Threads};
 pub use token_pooling::{TokenPooling, unit_length};
+pub use window::{Window, WindowTile};

@@ -86,6 +86,7 @@ pub(crate) fn context(compute: &Compute, heads: usize, head_size: usize, lengths
         heads,
         starts: &starts,
         bias: None,
+        window: None,
     };
     let mut context = Codes::new(width);
     context.resize(tokens);

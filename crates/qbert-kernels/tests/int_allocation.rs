@@ -71,6 +71,7 @@ impl Layer<'_> {
             heads: 2,
             starts: &self.starts,
             bias: None,
+            window: None,
         };
         self.compute.attention(&attention, context, quantizer);
         let output = NormOutput { norm, hidden: &mut self.hidden, codes: Some((input, quantizer)) };

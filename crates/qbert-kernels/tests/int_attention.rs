@@ -9,7 +9,7 @@ use qbert_kernels::int::{
     AttentionInput, Codes, LinearInput, LinearLayer, LinearOutput, LinearParams, NormOutput, PackedWeights, Quantizer,
     pack,
 };
-use qbert_kernels::{BiasRows, Compute, DistanceBias, Kernels, LayerNorm, MatMut, NormalizedMut, Threads};
+use qbert_kernels::{BiasRows, Compute, DistanceBias, Kernels, LayerNorm, MatMut, NormalizedMut, Threads, Window};
 
 fn random_codes(length: usize, seed: u32) -> Vec<u8> {
     noise(length, seed, 1.0).iter().map(|value| ((value + 1.0) * 127.9) as u8).collect()
@@ -28,6 +28,7 @@ struct Case {
     quantizers: [Quantizer; 3],
     output: Quantizer,
     bias: Option<DistanceBias>,
+    window: Option<Window>,
 }
 
 impl Case {
@@ -41,6 +42,7 @@ impl Case {
             quantizers: [Quantizer::new(0.021, 130), Quantizer::new(0.017, 101), Quantizer::new(0.03, 77)],
             output: Quantizer::new(0.013, 140),
             bias: None,
+            window: None,
         }
     }
 
@@ -81,7 +83,12 @@ impl Case {
                     let mut row: Vec<f32> = (range[0]..range[1]).map(|j| product(j) as f32).collect();
                     let cols = row.len();
                     match &self.bias {
-                        None => kernels.softmax(&mut row, cols, scale),
+                        None => {
+                            let reach = self.window.map_or(usize::MAX, |window| window.reach);
+                            let unseen = |(j, _): &(usize, &mut f32)| j.abs_diff(i - range[0]) > reach;
+                            row.iter_mut().enumerate().filter(unseen).for_each(|(_, score)| *score = f32::NEG_INFINITY);
+                            kernels.softmax(&mut row, cols, scale);
+                        }
                         Some(bias) => {
                             let rows = BiasRows { bias, head: first / size, first: i - range[0] };
                             kernels.softmax_biased(&mut row, cols, scale, rows);
@@ -110,6 +117,7 @@ impl Case {
             heads: self.heads,
             starts: &starts,
             bias: self.bias.as_ref(),
+            window: self.window,
         };
         let mut context = Codes::new(self.width());
         context.resize(query.rows());
@@ -138,6 +146,24 @@ fn every_code_is_as_the_formulas_say() {
         }
         Case::new(2, 32, &[384]).check(kernels);
         Case::new(2, 32, &[]).check(kernels);
+    });
+}
+
+#[test]
+fn within_a_window_every_code_is_that_of_the_whole_row() {
+    for_every_multiplier(|kernels| {
+        for reach in [0, 1, 3, 20, 64] {
+            for (heads, size, lengths) in [(2, 8, &[1, 70, 0, 5, 130][..]), (3, 33, &[40, 200]), (1, 64, &[257])] {
+                let mut case = Case::new(heads, size, lengths);
+                case.window = Some(Window { reach });
+                case.check(kernels);
+            }
+        }
+        // With steps so small that every exponential is 1, keys that are not seen would show at once.
+        let mut case = Case::new(1, 8, &[100]);
+        case.window = Some(Window { reach: 5 });
+        case.quantizers[0] = Quantizer::new(1e-30, 128);
+        case.check(kernels);
     });
 }
 
@@ -236,7 +262,8 @@ fn a_linear_layer_with_residual_and_norm_is_the_three_in_turn() {
 fn sequences_that_do_not_cover_the_tokens_are_refused() {
     let codes = Codes::from_codes(&[0; 32], 8);
     let part = (&codes, Quantizer::new(1.0, 0));
-    let input = AttentionInput { query: part, key: part, value: part, heads: 1, starts: &[0, 3], bias: None };
+    let input =
+        AttentionInput { query: part, key: part, value: part, heads: 1, starts: &[0, 3], bias: None, window: None };
     let mut context = Codes::new(8);
     context.resize(4);
     Compute::new(Kernels::best(), Threads::single()).attention(&input, &mut context, Quantizer::new(1.0, 0));

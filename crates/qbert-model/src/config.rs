@@ -4,6 +4,8 @@
 //! here computes is refused by name, because ignoring it would silently give wrong results. Unknown keys are kept and
 //! written back untouched.
 
+mod settings;
+
 use std::ops::Range;
 use std::path::Path;
 
@@ -13,9 +15,14 @@ use serde_json::{Map, Value};
 
 use crate::embedder::Embedder;
 use crate::error::{Error, Result, read_at_most};
-use crate::family::{ACTIVATIONS, Activation, EmbeddingProjection, Family, LayerSharing, OptionalKey, Positions};
+use crate::family::{
+    ACTIVATIONS, Activation, EmbeddingProjection, Family, FeedForward, LayerSharing, NormPlacement, OptionalKey,
+    Positions,
+};
 use crate::head::{Head, Problem};
 use crate::role::Role;
+
+pub use settings::{Biases, LayerAttention, PoolerSettings};
 
 /// A model's family and sizes, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +41,7 @@ pub struct Config {
     pub intermediate_size: usize,
     /// Width of the embedding tables; the encoder's width where nothing comes between.
     pub embedding_size: usize,
-    /// Rows of the position embedding.
+    /// Rows of the position embedding; 0 where the family has none.
     pub position_rows: usize,
     /// The longest sequence.
     pub max_positions: usize,
@@ -48,6 +55,14 @@ pub struct Config {
     pub hidden_dropout: f32,
     /// Dropout on attention probabilities, in training.
     pub attention_dropout: f32,
+    /// Dropout between the two feed-forward products, in training.
+    pub inner_dropout: f32,
+    /// Which linear layers and norms have a bias.
+    pub biases: Biases,
+    /// How each computed layer's attention sees its sequence.
+    attention: Vec<LayerAttention>,
+    /// The pooler of each head as the file has it, in the order of [`Head::ALL`].
+    poolers: [Option<PoolerSettings>; 4],
     /// Dropout before the output layer of each head, in the order of [`Head::ALL`].
     head_dropouts: [f32; 4],
     /// Standard deviation of new weights.
@@ -107,7 +122,8 @@ impl Config {
         let layers = file.size(keys.layers)?;
         let (groups, members) = file.groups(family, layers)?;
         let padding_id = file.padding_id(family)?;
-        let position_rows = file.size(keys.positions)?;
+        let positions = file.size(keys.positions)?;
+        let position_rows = if family.tensors.position.is_some() { positions } else { 0 };
         let hidden_dropout = file.number_at(keys.hidden_dropout)?;
         let config = Self {
             family,
@@ -118,12 +134,16 @@ impl Config {
             intermediate_size: file.size(keys.intermediate)?,
             embedding_size: file.embedding_size(family, hidden_size)?,
             position_rows,
-            max_positions: file.longest(family, position_rows, padding_id)?,
+            max_positions: file.longest(family, positions, padding_id)?,
             type_vocab_size: if family.tensors.token_type.is_some() { file.size_at(keys.token_types)? } else { 0 },
             activation: file.activation(family)?,
             layer_norm_eps: file.number_at(keys.norm_epsilon)?,
             hidden_dropout,
             attention_dropout: file.number_at(keys.attention_dropout)?,
+            inner_dropout: file.number_at(keys.inner_dropout)?,
+            biases: file.biases(family)?,
+            attention: file.attention(family, layers.saturating_mul(members))?,
+            poolers: file.poolers(family)?,
             head_dropouts: file.head_dropouts(family, hidden_dropout)?,
             initializer_range: file.number_at(keys.initializer_range)?,
             declared_head: file.declared_head(family),
@@ -148,13 +168,21 @@ impl Config {
             let text = format!("`{}` {hidden} is not a multiple of `{}` {heads}", keys.hidden, keys.heads);
             return Err(problem(path, text));
         }
+        if matches!(self.family.positions, Positions::Rotary(_)) && !self.head_size().is_multiple_of(2) {
+            let (hidden, heads) = (self.hidden_size, self.heads);
+            let text = format!(
+                "`{}` {hidden} and `{}` {heads} give heads of an odd width, which rotary positions cannot turn",
+                keys.hidden, keys.heads
+            );
+            return Err(problem(path, text));
+        }
         if self.layers > MOST_LAYERS {
             let text = format!("`{}` is {}, which no model has; at most {MOST_LAYERS}", keys.layers, self.layers);
             return Err(problem(path, text));
         }
         // Below the dimension limits these products fit u64, except the sum over layers of a hostile file.
         let (hidden, wide) = (self.hidden_size as u64, self.intermediate_size as u64);
-        let layer = 4 * hidden * hidden + 2 * hidden * wide;
+        let layer = 4 * hidden * hidden + hidden * (wide + self.intermediate_outputs() as u64);
         let rows = (self.vocab_size + self.position_rows + self.type_vocab_size) as u64;
         let embeddings = rows * self.embedding_size as u64;
         let total = layer.saturating_mul(self.layers as u64).saturating_add(embeddings);
@@ -167,8 +195,11 @@ impl Config {
 
     fn check_numbers(&self, path: &Path) -> Result<()> {
         let keys = &self.family.keys;
-        let encoder =
-            [(keys.hidden_dropout.key, self.hidden_dropout), (keys.attention_dropout.key, self.attention_dropout)];
+        let encoder = [
+            (keys.hidden_dropout.key, self.hidden_dropout),
+            (keys.attention_dropout.key, self.attention_dropout),
+            (keys.inner_dropout.key, self.inner_dropout),
+        ];
         let of_heads =
             Head::ALL.map(|head| (self.family.class(head).dropout.map(|dropout| dropout.key), self.head_dropout(head)));
         for (key, value) in encoder.into_iter().chain(of_heads) {
@@ -209,7 +240,7 @@ impl Config {
 
     /// What the outputs of a head mean. Where the file does not say it, a single output is a value, as in `transformers`.
     pub fn problem(&self, head: Head, outputs: usize) -> Problem {
-        if !self.family.class(head).reads_pooler() {
+        if !self.family.class(head).reads_sequences() {
             return Problem::SingleLabel;
         }
         let usual = if outputs == 1 { Problem::Regression } else { Problem::SingleLabel };
@@ -228,6 +259,40 @@ impl Config {
     /// Width of one attention head.
     pub fn head_size(&self) -> usize {
         self.hidden_size / self.heads
+    }
+
+    /// Outputs of the first feed-forward matrix: twice its width where half of them gate the others.
+    pub fn intermediate_outputs(&self) -> usize {
+        match self.family.feed_forward {
+            FeedForward::Plain => self.intermediate_size,
+            FeedForward::Gated => 2 * self.intermediate_size,
+        }
+    }
+
+    /// How the attention of a computed layer sees its sequence.
+    pub fn attention_of(&self, layer: usize) -> LayerAttention {
+        self.attention[layer]
+    }
+
+    /// Whether the attention of a layer has a norm.
+    pub fn has_attention_norm(&self, layer: usize) -> bool {
+        match self.family.norm_placement {
+            NormPlacement::AfterResidual => true,
+            NormPlacement::BeforeSublayer => layer > 0,
+        }
+    }
+
+    /// Whether a norm follows the last layer.
+    pub fn has_final_norm(&self) -> bool {
+        match self.family.norm_placement {
+            NormPlacement::AfterResidual => false,
+            NormPlacement::BeforeSublayer => true,
+        }
+    }
+
+    /// How the pooler of a head computes; `None` where its class has none.
+    pub fn pooler(&self, head: Head) -> Option<PoolerSettings> {
+        self.poolers[head as usize]
     }
 
     /// Dropout before the output layer of a head, in training.
@@ -279,7 +344,8 @@ impl Config {
         let (family, padding) = (self.family, self.padding_id);
         let mut counted = 0;
         ids.iter().map(move |&id| match family.positions {
-            Positions::Learned => {
+            // Nothing is looked up for a rotary position; it is its number all the same.
+            Positions::Learned | Positions::Rotary(_) => {
                 counted += 1;
                 counted - 1
             }
@@ -295,6 +361,7 @@ impl Config {
     pub fn used_position_rows(&self, longest: usize) -> Range<usize> {
         match self.family.positions {
             Positions::Learned => 0..longest,
+            Positions::Rotary(_) => 0..0,
             Positions::LearnedAfterPadding(_) => self.padding_id..self.padding_id + 1 + longest,
         }
     }
@@ -326,7 +393,7 @@ impl Config {
             raw.shift_remove(key);
         }
         // What an earlier head's outputs meant says nothing about this one.
-        match self.problem_type.filter(|_| self.family.class(head).reads_pooler()) {
+        match self.problem_type.filter(|_| self.family.class(head).reads_sequences()) {
             Some(problem) => drop(raw.insert(PROBLEM_TYPE.into(), problem.name().into())),
             None => {
                 let is_other = |value: &Value| !value.is_null() && value != Problem::SingleLabel.name();
@@ -451,7 +518,7 @@ impl File<'_> {
     /// The longest sequence.
     fn longest(&self, family: &Family, rows: usize, padding: usize) -> Result<usize> {
         match family.positions {
-            Positions::Learned => Ok(rows),
+            Positions::Learned | Positions::Rotary(_) => Ok(rows),
             Positions::LearnedAfterPadding(_) => match rows.checked_sub(padding + 1) {
                 Some(longest) if longest > 0 => Ok(longest),
                 _ => {

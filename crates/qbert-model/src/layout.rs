@@ -28,6 +28,17 @@ pub struct Parameter {
     pub span: Range<usize>,
 }
 
+/// A tensor of a file, which one or several parameters make up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileTensor {
+    /// Its name in the file.
+    pub name: String,
+    /// Dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// Where it lies in the flat array.
+    pub span: Range<usize>,
+}
+
 /// The ordered parameters of one model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParameterLayout {
@@ -53,11 +64,17 @@ impl ParameterLayout {
             builder.layer(layer);
             layers.push(start..builder.end);
         }
-        if class.pooler.is_some() && (pooler || class.reads_pooler()) {
-            builder.linear(Module::Pooler, hidden, hidden);
+        if config.has_final_norm() {
+            builder.norm(Module::FinalNorm, hidden);
+        }
+        if let Some(described) = class.pooler.filter(|_| pooler || class.reads_pooler()) {
+            builder.linear(Module::Pooler, hidden, hidden, config.biases.pooler);
+            if described.norm.is_some() {
+                builder.norm(Module::PoolerNorm, hidden);
+            }
         }
         if class.output.is_some() {
-            builder.linear(Module::Head, outputs, hidden);
+            builder.linear(Module::Head, outputs, hidden, true);
         }
         let parameters = builder.parameters;
         let by_name = parameters.iter().enumerate().map(|(index, p)| (p.name.clone(), index)).collect();
@@ -111,6 +128,24 @@ impl ParameterLayout {
         self.family.class(self.head)
     }
 
+    /// The tensors of a file of `transformers`, with their places: one per parameter, but one for query, key and value
+    /// together where the family has it so.
+    pub fn file_tensors(&self) -> Vec<FileTensor> {
+        let mut tensors: Vec<FileTensor> = Vec::with_capacity(self.parameters.len());
+        for parameter in &self.parameters {
+            let (name, own) = (self.file_name(parameter), &parameter.span);
+            let name = self.family.fused_name(&name).unwrap_or(name);
+            match tensors.last_mut().filter(|last| last.name == name && last.span.end == own.start) {
+                Some(last) => {
+                    last.shape[0] += parameter.shape[0];
+                    last.span.end = own.end;
+                }
+                None => tensors.push(FileTensor { name, shape: parameter.shape.clone(), span: own.clone() }),
+            }
+        }
+        tensors
+    }
+
     /// The name that `transformers` gives a parameter in a model with this head.
     pub fn file_name(&self, parameter: &Parameter) -> String {
         self.family.file_name(self.head, parameter.role, &parameter.name)
@@ -132,14 +167,18 @@ impl Builder<'_> {
         self.parameters.push(Parameter { role, name, shape, span: start..self.end });
     }
 
-    fn linear(&mut self, module: Module, rows: usize, cols: usize) {
+    fn linear(&mut self, module: Module, rows: usize, cols: usize, has_bias: bool) {
         self.push(module.weight(), vec![rows, cols]);
-        self.push(module.bias(), vec![rows]);
+        if has_bias {
+            self.push(module.bias(), vec![rows]);
+        }
     }
 
     fn norm(&mut self, module: Module, width: usize) {
         self.push(module.weight(), vec![width]);
-        self.push(module.bias(), vec![width]);
+        if self.config.biases.norms {
+            self.push(module.bias(), vec![width]);
+        }
     }
 
     /// Tables, norm, projection, and the relative bias, which belongs to no layer.
@@ -150,7 +189,7 @@ impl Builder<'_> {
         }
         self.norm(Module::EmbeddingNorm, config.embedding_size);
         if config.has_projection() {
-            self.linear(Module::EmbeddingProjection, config.hidden_size, config.embedding_size);
+            self.linear(Module::EmbeddingProjection, config.hidden_size, config.embedding_size, true);
         }
         match config.family.relative_bias {
             RelativeBias::None => {}
@@ -159,12 +198,16 @@ impl Builder<'_> {
     }
 
     fn layer(&mut self, layer: usize) {
-        let (hidden, wide) = (self.config.hidden_size, self.config.intermediate_size);
+        let config = self.config;
+        let (hidden, wide, biases) = (config.hidden_size, config.intermediate_size, config.biases);
         self.attention_inputs(layer, hidden);
-        self.linear(Module::matrix(layer, Matrix::AttentionOutput), hidden, hidden);
-        self.norm(Module::AttentionNorm(layer), hidden);
-        self.linear(Module::matrix(layer, Matrix::Intermediate), wide, hidden);
-        self.linear(Module::matrix(layer, Matrix::Output), hidden, wide);
+        self.linear(Module::matrix(layer, Matrix::AttentionOutput), hidden, hidden, biases.attention);
+        if config.has_attention_norm(layer) {
+            self.norm(Module::AttentionNorm(layer), hidden);
+        }
+        let first = config.intermediate_outputs();
+        self.linear(Module::matrix(layer, Matrix::Intermediate), first, hidden, biases.feed_forward);
+        self.linear(Module::matrix(layer, Matrix::Output), hidden, wide, biases.feed_forward);
         self.norm(Module::OutputNorm(layer), hidden);
     }
 
@@ -175,8 +218,10 @@ impl Builder<'_> {
         for module in inputs {
             self.push(module.weight(), vec![hidden, hidden]);
         }
-        for module in inputs {
-            self.push(module.bias(), vec![hidden]);
+        if self.config.biases.attention {
+            for module in inputs {
+                self.push(module.bias(), vec![hidden]);
+            }
         }
     }
 }

@@ -21,12 +21,12 @@ pub mod sealed;
 pub mod sizes;
 
 pub use checkpoint::{Checkpoint, FloatTensor, LoadedWeights, TokenizerFiles, update_checkpoint, write_checkpoint};
-pub use config::Config;
+pub use config::{Biases, Config, LayerAttention, PoolerSettings};
 pub use embedder::{Embedder, Pooling};
 pub use error::{Error, Result, is_wrong_path};
 pub use family::{Family, HeadClass};
 pub use head::{Head, Problem};
-pub use layout::{Parameter, ParameterLayout};
+pub use layout::{FileTensor, Parameter, ParameterLayout};
 pub use packed::{PackedModel, Storage};
 pub use parameters::Parameters;
 pub use role::{Module, Role, Tensor};

@@ -22,8 +22,12 @@ pub enum Module {
     AttentionNorm(usize),
     /// The norm of an encoder layer's feed-forward network, by layer.
     OutputNorm(usize),
-    /// The linear layer on the first token's hidden state, in front of the head or a part of it.
+    /// The norm after the last encoder layer.
+    FinalNorm,
+    /// The linear layer on hidden states, in front of the head or a part of it.
     Pooler,
+    /// The norm after the pooler's activation.
+    PoolerNorm,
     /// The linear layer that gives the scores.
     Head,
 }
@@ -37,6 +41,16 @@ impl Module {
     /// A matrix of an encoder layer.
     pub const fn matrix(layer: usize, matrix: Matrix) -> Self {
         Self::Site(Site::Layer(layer, matrix))
+    }
+
+    /// Whether this is a norm, whose new weights are ones.
+    pub const fn is_norm(self) -> bool {
+        match self {
+            Self::EmbeddingNorm | Self::AttentionNorm(_) | Self::OutputNorm(_) | Self::FinalNorm | Self::PoolerNorm => {
+                true
+            }
+            Self::Site(_) | Self::EmbeddingProjection | Self::RelativeBias | Self::Pooler | Self::Head => false,
+        }
     }
 
     /// The module's weight: a matrix, a table, or the γ of a norm.
@@ -79,15 +93,12 @@ impl Role {
 
     /// Whether the tensor belongs to the pooler or the head, which a checkpoint for another task may lack.
     pub fn is_on_top(self) -> bool {
-        matches!(self.module, Module::Pooler | Module::Head)
+        matches!(self.module, Module::Pooler | Module::PoolerNorm | Module::Head)
     }
 
     /// Whether weight decay applies: to matrices and embeddings, not to biases and norms.
     pub fn decays(self) -> bool {
-        let spared = match self.module {
-            Module::EmbeddingNorm | Module::AttentionNorm(_) | Module::OutputNorm(_) | Module::RelativeBias => true,
-            Module::Site(_) | Module::EmbeddingProjection | Module::Pooler | Module::Head => false,
-        };
+        let spared = self.module.is_norm() || self.module == Module::RelativeBias;
         self.tensor == Tensor::Weight && !spared
     }
 }
@@ -101,7 +112,9 @@ impl fmt::Display for Module {
             Self::RelativeBias => write!(formatter, "relative_bias"),
             Self::AttentionNorm(layer) => write!(formatter, "layer.{layer}.attention_norm"),
             Self::OutputNorm(layer) => write!(formatter, "layer.{layer}.output_norm"),
+            Self::FinalNorm => write!(formatter, "final_norm"),
             Self::Pooler => write!(formatter, "pooler"),
+            Self::PoolerNorm => write!(formatter, "pooler_norm"),
             Self::Head => write!(formatter, "head"),
         }
     }

@@ -5,17 +5,19 @@
 
 use qbert_kernels::int::{EmbeddingRows, packed_len};
 use qbert_quant::size::group_bytes;
-use qbert_quant::{ModelShape, Plan, Precision, Site, SitePlan, SitedTensor, TransformerDimensions};
+use qbert_quant::{Matrix, ModelShape, Plan, Precision, Site, SitePlan, SitedTensor, TransformerDimensions};
 use serde::Serialize;
 
 use crate::config::Config;
 use crate::error::Result;
+use crate::head::Head;
 use crate::layout::ParameterLayout;
 use crate::packed::coding_of;
+use crate::role::Module;
 
 impl Config {
-    /// The shape of every site, and the number of parameters that no plan quantizes: the embedding's norm and
-    /// projection, the relative bias, and the pooler and head of `layout`, if it is given.
+    /// The shape of every site, and the number of parameters that no plan quantizes: the norms of the embedding and of the
+    /// last layer, the projection, the relative bias, and the pooler and head of `layout`, if it is given.
     pub fn shape(&self, layout: Option<&ParameterLayout>) -> ModelShape {
         let on_top: usize = layout
             .into_iter()
@@ -23,9 +25,13 @@ impl Config {
             .filter(|p| p.role.is_on_top())
             .map(|p| p.span.len())
             .sum();
-        let projection = if self.has_projection() { self.hidden_size * (self.embedding_size + 1) } else { 0 };
-        let relative = self.family.relative_bias.buckets() * self.heads;
-        ModelShape::transformer(&TransformerDimensions {
+        let encoder = ParameterLayout::new(self, Head::None, 0, false);
+        let values = |module: Module| {
+            let tensors = [module.weight(), module.bias()].into_iter().filter_map(|role| encoder.role(role));
+            tensors.map(|parameter| parameter.span.len()).sum::<usize>()
+        };
+        let outside = [Module::EmbeddingNorm, Module::EmbeddingProjection, Module::RelativeBias, Module::FinalNorm];
+        let mut shape = ModelShape::transformer(&TransformerDimensions {
             vocabulary: self.vocab_size,
             positions: self.position_rows,
             types: self.type_vocab_size,
@@ -34,8 +40,23 @@ impl Config {
             intermediate: self.intermediate_size,
             layers: self.distinct_layers(),
             heads: self.heads,
-            uncounted: 2 * self.embedding_size + projection + relative + on_top,
-        })
+            uncounted: outside.map(values).iter().sum::<usize>() + on_top,
+        });
+        // A gated feed-forward network has more rows; some families have no biases, and some layers no norm.
+        for tensor in &mut shape.tensors {
+            let Site::Layer(layer, matrix) = tensor.site else { continue };
+            let bias = encoder.role(Module::Site(tensor.site).bias()).map_or(0, |bias| bias.span.len());
+            let norm = match matrix {
+                Matrix::AttentionOutput => values(Module::AttentionNorm(layer)),
+                Matrix::Output => values(Module::OutputNorm(layer)),
+                Matrix::Query | Matrix::Key | Matrix::Value | Matrix::Intermediate => 0,
+            };
+            tensor.companions = bias + norm;
+            if matrix == Matrix::Intermediate {
+                tensor.rows = self.intermediate_outputs();
+            }
+        }
+        shape
     }
 }
 

@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use qbert_model::family::{BERT, EmbeddingProjection};
+use qbert_model::family::{AttentionPattern, BERT, EmbeddingProjection};
 use qbert_model::{Config, Family, Head, Module, ParameterLayout};
 
 #[test]
@@ -63,6 +63,8 @@ fn descriptions_are_consistent() {
         let names = &family.tensors;
         assert_eq!(names.relative_bias.is_some(), family.relative_bias.buckets() > 0, "{}", family.model_type);
         assert_eq!(names.projection.is_some(), family.projection != EmbeddingProjection::None, "{}", family.model_type);
+        let has_window = matches!(family.attention, AttentionPattern::Alternating(_));
+        assert!(!(has_window && names.relative_bias.is_some()), "{}: no kernel has both", family.model_type);
         for (old, new) in family.older_endings {
             assert!(!new.ends_with(old), "{old} would be renamed twice");
         }
@@ -126,7 +128,7 @@ fn bad_configurations_are_refused_by_the_name_of_the_key() {
         (
             "deberta-v2",
             json!({}),
-            "only bert, distilbert, roberta, xlm-roberta, camembert, electra, mpnet and albert are",
+            "only bert, distilbert, roberta, xlm-roberta, camembert, electra, mpnet, albert and modernbert are",
         ),
         ("roberta", json!({"max_position_embeddings": 2}), "`max_position_embeddings` is 2"),
         ("roberta", json!({"pad_token_id": -1}), "`pad_token_id` is -1"),
@@ -138,9 +140,114 @@ fn bad_configurations_are_refused_by_the_name_of_the_key() {
         ("albert", json!({"classifier_dropout_prob": 1.5}), "`classifier_dropout_prob` is 1.5"),
         ("distilbert", json!({"qa_dropout": -1}), "`qa_dropout` is -1"),
         ("distilbert", json!({"problem_type": "ranking"}), "`problem_type` is \"ranking\""),
+        ("modernbert", json!({"num_attention_heads": 4}), "heads of an odd width"),
+        ("modernbert", json!({"attention_bias": "yes"}), "`attention_bias` is \"yes\"; it must be true or false"),
+        ("modernbert", json!({"classifier_pooling": "max"}), "`classifier_pooling` is \"max\"; only cls and mean are"),
+        ("modernbert", json!({"classifier_activation": "mish"}), "`classifier_activation` is \"mish\""),
+        ("modernbert", json!({"local_attention": 0}), "`local_attention` is 0"),
+        ("modernbert", json!({"global_attn_every_n_layers": 0}), "`global_attn_every_n_layers` is 0"),
+        ("modernbert", json!({"global_rope_theta": -1}), "`global_rope_theta` is -1; it must be a number above 0"),
+        ("modernbert", json!({"mlp_dropout": 1}), "`mlp_dropout` is 1"),
+        (
+            "modernbert",
+            json!({"layer_types": ["full_attention"]}),
+            "`layer_types` is [\"full_attention\"]; it must have",
+        ),
+        (
+            "modernbert",
+            json!({"layer_types": ["full_attention", "chunked", "chunked"]}),
+            "`layer_types` names \"chunked\"",
+        ),
+        ("modernbert", json!({"rope_parameters": 3}), "`rope_parameters` is 3; it must be an object"),
+        (
+            "modernbert",
+            json!({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}),
+            "`rope_parameters.full_attention.rope_type` is \"yarn\"; only default is",
+        ),
+        (
+            "modernbert",
+            json!({"rope_parameters": {"sliding_attention": {"rope_theta": "ten"}}}),
+            "`rope_parameters.sliding_attention.rope_theta` is NaN",
+        ),
     ] {
         let error = configuration(model_type, own).unwrap_err();
         assert!(error.contains(expected), "{model_type}: {error}");
+    }
+}
+
+/// Files of either age say which layers see a window, and with which angles.
+#[test]
+fn windows_and_angles_are_read_from_old_and_new_keys() {
+    use serde_json::json;
+    let old = json!({
+        "num_hidden_layers": 4, "global_attn_every_n_layers": 3, "local_attention": 10, "global_rope_theta": 5000.0,
+        "local_rope_theta": 300.0,
+    });
+    let new = json!({
+        "num_hidden_layers": 4, "local_attention": 10,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {"full_attention": {"rope_theta": 5000.0, "rope_type": "default"},
+            "sliding_attention": {"rope_theta": 300.0}},
+    });
+    for own in [old, new] {
+        let config = configuration("modernbert", own).unwrap();
+        let layers: Vec<_> = (0..4).map(|layer| config.attention_of(layer)).collect();
+        let (global, local) = ((None, Some(5000.0)), (Some(5), Some(300.0)));
+        let found: Vec<_> = layers.iter().map(|layer| (layer.reach, layer.theta)).collect();
+        assert_eq!(found, [global, local, local, global]);
+        assert_eq!((config.position_rows, config.max_positions), (0, 16));
+        assert_eq!(config.used_position_rows(5), 0..0);
+    }
+    let usual = configuration("modernbert", json!({})).unwrap();
+    let found: Vec<_> = (0..3).map(|layer| usual.attention_of(layer)).map(|own| (own.reach, own.theta)).collect();
+    assert_eq!(found, [(None, Some(160_000.0)), (Some(64), Some(10_000.0)), (Some(64), Some(10_000.0))]);
+    let bert = configuration("bert", json!({})).unwrap();
+    assert_eq!((bert.attention_of(0).reach, bert.attention_of(0).theta), (None, None));
+}
+
+/// Query, key and value are one tensor in a file, and three parameters that lie one after the other.
+#[test]
+fn fused_tensors_are_written_and_read_as_one() {
+    use serde_json::json;
+    for biases in [false, true] {
+        let flags =
+            json!({"attention_bias": biases, "norm_bias": biases, "mlp_bias": biases, "classifier_bias": biases});
+        let config = configuration("modernbert", flags).unwrap();
+        let layout = ParameterLayout::new(&config, Head::SequenceClassification, 2, false);
+        let names: Vec<String> = layout.file_tensors().into_iter().map(|tensor| tensor.name).collect();
+        let bias = |name: &str| biases.then(|| format!("{name}.bias"));
+        let mut expected = vec!["model.embeddings.tok_embeddings.weight".to_owned()];
+        let mut module =
+            |name: &str| expected.extend([Some(format!("{name}.weight")), bias(name)].into_iter().flatten());
+        module("model.embeddings.norm");
+        for layer in (0..3).map(|layer| format!("model.layers.{layer}")) {
+            module(&format!("{layer}.attn.Wqkv"));
+            module(&format!("{layer}.attn.Wo"));
+            if layer != "model.layers.0" {
+                module(&format!("{layer}.attn_norm"));
+            }
+            module(&format!("{layer}.mlp.Wi"));
+            module(&format!("{layer}.mlp.Wo"));
+            module(&format!("{layer}.mlp_norm"));
+        }
+        module("model.final_norm");
+        module("head.dense");
+        module("head.norm");
+        expected.extend(["classifier.weight".to_owned(), "classifier.bias".to_owned()]);
+        assert_eq!(names, expected);
+        let fused = layout.file_tensors().into_iter().find(|tensor| tensor.name.ends_with("Wqkv.weight")).unwrap();
+        assert_eq!(fused.shape, [36, 12]);
+
+        let mut parameters = qbert_model::Parameters::zeros(layout.into());
+        parameters.values_mut().iter_mut().enumerate().for_each(|(index, value)| *value = index as f32);
+        let home = tempfile::tempdir().unwrap();
+        let (directory, labels) = (home.path().join("model"), ["a".to_owned(), "b".to_owned()]);
+        let files = qbert_model::TokenizerFiles::default();
+        qbert_model::write_checkpoint(&directory, &config, &parameters, &labels, &files).unwrap();
+        let checkpoint = qbert_model::Checkpoint::open(&directory).unwrap();
+        assert_eq!(checkpoint.load().unwrap().values(), parameters.values());
+        assert_eq!(checkpoint.unused(parameters.layout()), Vec::<String>::new());
+        assert_eq!(checkpoint.dtypes().values().sum::<usize>(), names.len());
     }
 }
 

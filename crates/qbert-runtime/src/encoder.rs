@@ -6,10 +6,14 @@
 //!        hidden ◄─LayerNorm─ + hidden ◄─W_2─ codes ◄─GELU─W_1─ codes ◄──────────quantize────────────┘
 //! ```
 //!
+//! Where norms are in front of the sublayers, a layer goes `hidden ─LayerNorm─► codes … W_o ─► + hidden`, and the same with the
+//! feed-forward network ([`before`]).
+//!
 //! The residual stream is one f32 matrix that stays in place (paper, App. A: products of codes in integers, one gathered
 //! dequantization). Where a matrix is left in f32 between quantized activations, its input codes are dequantized, it is
 //! multiplied in f32 and its result quantized. That is slower; it is the same function as in training.
 
+mod before;
 mod floats;
 mod head;
 mod layer;
@@ -17,7 +21,7 @@ mod layer;
 use qbert_kernels::Compute;
 use qbert_kernels::int::NormOutput;
 use qbert_model::PackedModel;
-use qbert_model::family::NormPlacement;
+use qbert_model::family::{NormPlacement, SequencePooling};
 
 use crate::error::{Error, Result};
 use crate::state::{Shape, State, room};
@@ -96,20 +100,26 @@ impl Encoder {
             return;
         }
         self.embed(tokens, state);
+        let reads = config.pooler(self.model.layout().head()).map(|pooler| pooler.reads);
         let only_first = scope == Scope::Scores
             && !self.model.layout().head_class().reads_every_token()
+            && reads.is_none_or(|reads| reads == SequencePooling::FirstToken)
             && !self.weights.layers.is_empty();
         let last = self.weights.layers.len().saturating_sub(1);
         for (index, layer) in self.weights.layers.iter().enumerate() {
             let next = self.weights.layers.get(index + 1).and_then(|next| next.quantizers).map(|next| next.input);
             let only_first = only_first && index == last;
-            let weights = &layer.weights;
             match (config.family.norm_placement, layer.quantizers) {
-                (NormPlacement::AfterResidual, Some(own)) => {
-                    self.layer_in_codes(weights, &own, next, only_first, state);
-                }
-                (NormPlacement::AfterResidual, None) => self.layer_in_floats(weights, only_first, state),
+                (NormPlacement::AfterResidual, Some(own)) => self.layer_in_codes(layer, &own, next, only_first, state),
+                (NormPlacement::AfterResidual, None) => self.layer_in_floats(layer, only_first, state),
+                (NormPlacement::BeforeSublayer, Some(own)) => self.before_in_codes(layer, &own, only_first, state),
+                (NormPlacement::BeforeSublayer, None) => self.before_in_floats(layer, only_first, state),
             }
+        }
+        if let Some(norm) = &self.weights.final_norm {
+            let hidden = &mut state.hidden[..state.shape.rows * width];
+            let norm = norm.with(config.layer_norm_eps);
+            self.compute.norm_to_codes(NormOutput { norm, hidden, codes: None });
         }
         if scope != Scope::Hidden {
             self.finish(state);
@@ -121,7 +131,8 @@ impl Encoder {
         let (compute, config) = (&self.compute, self.model.config());
         let (count, width) = (tokens.ids.len(), config.embedding_size);
         let Weights { word, position, token_type, projection, .. } = &self.weights;
-        let (word, position) = (word.open(&self.model), position.open(&self.model));
+        let word = word.open(&self.model);
+        let position = position.as_ref().map(|table| table.open(&self.model));
         let token_type = token_type.as_ref().map(|table| table.open(&self.model));
         let State { hidden, embedded, positions, codes, .. } = state;
         let (sum, hidden) = if projection.is_some() { (embedded, Some(hidden)) } else { (hidden, None) };
@@ -130,7 +141,9 @@ impl Encoder {
             for (index, row) in rows.chunks_exact_mut(width).enumerate() {
                 let token = task * EMBEDDING_ROWS + index;
                 self.look_up(&word, tokens.ids[token] as usize, false, row);
-                self.look_up(&position, positions[token] as usize, true, row);
+                if let Some(position) = &position {
+                    self.look_up(position, positions[token] as usize, true, row);
+                }
                 if let Some(token_type) = &token_type {
                     self.look_up(token_type, usize::from(tokens.segments[token]), true, row);
                 }
@@ -147,7 +160,7 @@ impl Encoder {
         };
         compute.norm_to_codes(NormOutput { norm, hidden: &mut *embedded, codes: None });
         let hidden = room(hidden, count * config.hidden_size);
-        floats::multiply(compute, &projection.weight, &projection.bias, embedded, hidden);
+        floats::multiply(compute, &projection.weight, &projection.bias, projection.neurons, embedded, hidden);
         if let Some((codes, quantizer)) = codes {
             compute.quantize(hidden, codes, quantizer);
         }

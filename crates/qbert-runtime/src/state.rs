@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+use qbert_kernels::Rotary;
 use qbert_kernels::int::Codes;
 use qbert_model::Config;
 
@@ -21,6 +22,10 @@ pub(crate) struct State {
     pub(crate) embedded: Vec<f32>,
     /// The residual stream.
     pub(crate) hidden: Vec<f32>,
+    /// What a norm in front of a sublayer makes of it.
+    pub(crate) normed: Vec<f32>,
+    /// The angles of rotary positions, by their base.
+    pub(crate) rotary: Vec<Rotary>,
     pub(crate) codes: CodeBuffers,
     pub(crate) floats: FloatBuffers,
     pub(crate) first_tokens: Vec<f32>,
@@ -80,6 +85,8 @@ impl State {
             positions: Vec::new(),
             embedded: Vec::new(),
             hidden: Vec::new(),
+            normed: Vec::new(),
+            rotary: Vec::new(),
             codes: CodeBuffers {
                 input: codes(),
                 query: codes(),
@@ -103,17 +110,18 @@ impl State {
         let CodeBuffers { input, query, key, value, context, middle, inner } = &self.codes;
         let codes: usize = [input, query, key, value, context, middle, inner].iter().map(|codes| codes.bytes()).sum();
         let FloatBuffers { read, result, query, key, value, context, probabilities, head_contexts } = &self.floats;
-        let own = [&self.hidden, &self.embedded, &self.first_tokens, &self.pooled, &self.logits];
+        let own = [&self.hidden, &self.normed, &self.embedded, &self.first_tokens, &self.pooled, &self.logits];
         let floats = [read, result, query, key, value, context, probabilities, head_contexts];
         let floats: usize = own.iter().chain(&floats).map(|buffer| buffer.capacity()).sum();
-        codes + floats * size_of::<f32>()
+        let angles: usize = self.rotary.iter().map(Rotary::bytes).sum();
+        codes + angles + floats * size_of::<f32>()
     }
 
     fn tokens_of(&self, sequence: usize) -> Range<usize> {
         self.offsets[sequence]..self.offsets[sequence + 1]
     }
 
-    /// Stores the positions and offsets of a request.
+    /// Stores the positions and offsets of a request, and computes angles that are not there yet.
     pub(crate) fn begin(&mut self, config: &Config, tokens: &Tokens<'_>) {
         self.offsets.clear();
         self.offsets.extend_from_slice(tokens.offsets);
@@ -122,6 +130,13 @@ impl State {
             let rows = config.position_rows_of(&tokens.ids[pair[0]..pair[1]]);
             self.positions.extend(rows.map(|row| row as u32));
         }
+        let longest = tokens.offsets.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+        for theta in (0..config.layers).filter_map(|layer| config.attention_of(layer).theta) {
+            if self.rotary.iter().all(|rotary| rotary.theta() != theta) {
+                self.rotary.push(Rotary::new(theta, config.head_size()));
+            }
+        }
+        self.rotary.iter_mut().for_each(|rotary| rotary.extend(longest));
     }
 }
 

@@ -11,9 +11,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use qbert_kernels::int::{EmbeddingTable, LinearParams, Quantizer};
-use qbert_kernels::{Compute, DistanceBias, LayerNorm};
+use qbert_kernels::{Compute, DistanceBias, LayerNorm, Window};
 use qbert_model::packed::{LayerActivations, PackedGroups, PackedModel, PackedSite};
-use qbert_model::{Module, Role};
+use qbert_model::{LayerAttention, Module, Role};
 use qbert_quant::{ActivationParams, Embedding, Matrix, Site};
 
 use crate::error::{Error, Result};
@@ -22,7 +22,8 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct Weights {
     pub(crate) word: Table,
-    pub(crate) position: Table,
+    /// `None` for a model without a table of positions.
+    pub(crate) position: Option<Table>,
     /// `None` for a model without token types.
     pub(crate) token_type: Option<Table>,
     pub(crate) embedding_norm: Norm,
@@ -32,7 +33,11 @@ pub(crate) struct Weights {
     pub(crate) bias: Option<DistanceBias>,
     /// The layers as they are computed.
     pub(crate) layers: Vec<Layer>,
+    /// The norm after the last layer.
+    pub(crate) final_norm: Option<Norm>,
     pub(crate) pooler: Option<Dense>,
+    /// The norm after the pooler's activation.
+    pub(crate) pooler_norm: Option<Norm>,
     pub(crate) head: Option<Dense>,
 }
 
@@ -43,6 +48,15 @@ pub(crate) struct Layer {
     pub(crate) weights: Arc<LayerWeights>,
     /// `None` where activations stay in f32.
     pub(crate) quantizers: Option<Quantizers>,
+    /// How its attention sees a sequence.
+    pub(crate) sees: LayerAttention,
+}
+
+impl Layer {
+    /// What a token sees; `None` for all of its sequence.
+    pub(crate) fn window(&self) -> Option<Window> {
+        self.sees.reach.map(|reach| Window { reach })
+    }
 }
 
 /// The weights of an encoder layer.
@@ -53,7 +67,8 @@ pub(crate) struct LayerWeights {
     pub(crate) attention_output: Linear,
     pub(crate) intermediate: Linear,
     pub(crate) output: Linear,
-    pub(crate) attention_norm: Norm,
+    /// `None` where there is none.
+    pub(crate) attention_norm: Option<Norm>,
     pub(crate) output_norm: Norm,
 }
 
@@ -87,8 +102,8 @@ impl From<&LayerActivations> for Quantizers {
 pub(crate) enum Linear {
     /// Codes, multiplied in integers.
     Codes { site: Site, params: LinearParams },
-    /// f32 values.
-    Floats { values: Floats, bias: Vec<f32> },
+    /// f32 values; the bias is empty where there is none.
+    Floats { values: Floats, bias: Vec<f32>, neurons: usize },
 }
 
 /// Where the f32 values of a site are.
@@ -159,7 +174,15 @@ pub(crate) struct Norm {
 
 impl Norm {
     fn new(model: &PackedModel, module: Module) -> Result<Self> {
-        Ok(Self { gamma: float(model, module.weight())?, beta: float(model, module.bias())? })
+        let gamma = float(model, module.weight())?;
+        let beta = bias(model, module)?.unwrap_or_else(|| vec![0.0; gamma.len()]);
+        Ok(Self { gamma, beta })
+    }
+
+    /// `None` where the model has no such norm.
+    fn optional(model: &PackedModel, module: Module) -> Result<Option<Self>> {
+        let is_there = model.layout().role(module.weight()).is_some();
+        is_there.then(|| Self::new(model, module)).transpose()
     }
 
     pub(crate) fn with(&self, epsilon: f32) -> LayerNorm<'_> {
@@ -171,16 +194,20 @@ impl Norm {
 #[derive(Debug)]
 pub(crate) struct Dense {
     pub(crate) weight: Vec<f32>,
+    /// Empty where there is none.
     pub(crate) bias: Vec<f32>,
+    pub(crate) neurons: usize,
 }
 
 impl Dense {
     fn new(model: &PackedModel, module: Module) -> Result<Option<Self>> {
         // A classifier without labels has no head either.
-        if model.layout().role(module.weight()).is_none_or(|parameter| parameter.span.is_empty()) {
+        let Some(parameter) = model.layout().role(module.weight()).filter(|parameter| !parameter.span.is_empty())
+        else {
             return Ok(None);
-        }
-        Ok(Some(Self { weight: float(model, module.weight())?, bias: float(model, module.bias())? }))
+        };
+        let (weight, bias) = (float(model, module.weight())?, bias(model, module)?.unwrap_or_default());
+        Ok(Some(Self { weight, bias, neurons: parameter.shape[0] }))
     }
 }
 
@@ -188,22 +215,26 @@ impl Weights {
     pub(crate) fn new(model: &PackedModel, compute: &Compute) -> Result<Self> {
         let config = model.config();
         let types = (config.type_vocab_size > 0).then(|| Table::new(model, Embedding::Type));
+        let positions = (config.position_rows > 0).then(|| Table::new(model, Embedding::Position));
         let stored = (0..config.distinct_layers()).map(|layer| LayerWeights::new(model, compute, layer).map(Arc::new));
         let stored = stored.collect::<Result<Vec<_>>>()?;
         let layers = (0..config.layers).map(|layer| Layer {
             weights: Arc::clone(&stored[config.weights_of(layer)]),
             quantizers: model.activations().and_then(|all| all.get(layer)).map(Quantizers::from),
+            sees: config.attention_of(layer),
         });
         let bias = model.layout().role(Module::RelativeBias.weight()).map(|parameter| float(model, parameter.role));
         Ok(Self {
             word: Table::new(model, Embedding::Word)?,
-            position: Table::new(model, Embedding::Position)?,
+            position: positions.transpose()?,
             token_type: types.transpose()?,
             embedding_norm: Norm::new(model, Module::EmbeddingNorm)?,
             projection: Dense::new(model, Module::EmbeddingProjection)?,
             bias: bias.transpose()?.map(|table| config.distance_bias(&table, config.max_positions)),
             layers: layers.collect(),
+            final_norm: Norm::optional(model, Module::FinalNorm)?,
             pooler: Dense::new(model, Module::Pooler)?,
+            pooler_norm: Norm::optional(model, Module::PoolerNorm)?,
             head: Dense::new(model, Module::Head)?,
         })
     }
@@ -218,7 +249,7 @@ impl LayerWeights {
             attention_output: linear(Matrix::AttentionOutput)?,
             intermediate: linear(Matrix::Intermediate)?,
             output: linear(Matrix::Output)?,
-            attention_norm: Norm::new(model, Module::AttentionNorm(layer))?,
+            attention_norm: Norm::optional(model, Module::AttentionNorm(layer))?,
             output_norm: Norm::new(model, Module::OutputNorm(layer))?,
         })
     }
@@ -226,16 +257,18 @@ impl LayerWeights {
 
 impl Linear {
     fn new(model: &PackedModel, compute: &Compute, site: Site, quantized_activations: bool) -> Result<Self> {
-        let bias = float(model, Module::Site(site).bias())?;
+        let bias = bias(model, Module::Site(site))?.unwrap_or_default();
+        let neurons = model.layout().site(site).map_or(0, |parameter| parameter.shape[0]);
         match model.site(site) {
-            Some(PackedSite::Full(values, _)) => Ok(Self::Floats { values: keep(site, values), bias }),
+            Some(PackedSite::Full(values, _)) => Ok(Self::Floats { values: keep(site, values), bias, neurons }),
             Some(PackedSite::Matrix(weights, groups)) if quantized_activations => {
+                let bias = if bias.is_empty() { vec![0.0; neurons] } else { bias };
                 let params = LinearParams::new(compute.kernels(), &weights, &groups.steps(), &groups.lows(), &bias);
                 Ok(Self::Codes { site, params })
             }
             Some(PackedSite::Matrix(weights, groups)) => {
                 let values = Floats::Own(to_floats(compute, &weights.codes(), &groups));
-                Ok(Self::Floats { values, bias })
+                Ok(Self::Floats { values, bias, neurons })
             }
             _ => Err(missing(model, site)),
         }
@@ -265,6 +298,11 @@ fn keep(site: Site, values: Cow<'_, [f32]>) -> Floats {
 fn float(model: &PackedModel, role: Role) -> Result<Vec<f32>> {
     let values = model.float(role).ok_or_else(|| missing(model, role))?;
     Ok(values.into_owned())
+}
+
+/// The bias of a module; `None` where it has none.
+fn bias(model: &PackedModel, module: Module) -> Result<Option<Vec<f32>>> {
+    model.layout().role(module.bias()).map(|parameter| float(model, parameter.role)).transpose()
 }
 
 fn missing(model: &PackedModel, name: impl std::fmt::Display) -> Error {

@@ -25,8 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         batch.push(&ids, &vec![0; ids.len()]);
         bert.check(&batch)?;
         bert.forward(&compute, weights.values(), &batch, Mode::Evaluate, &mut activations);
-        let last = activations.hidden_index(checkpoint.config().layers);
-        writeln!(out, "{}", serde_json::to_string(&activations.hidden[last])?)?;
+        writeln!(out, "{}", serde_json::to_string(activations.last_hidden(checkpoint.config()))?)?;
     }
     Ok(())
 }

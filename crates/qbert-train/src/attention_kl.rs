@@ -16,6 +16,7 @@ use crate::bert::Activations;
 use crate::error::{Error, Result};
 use crate::fingerprint;
 use crate::loading::{Loaded, read_data};
+use crate::ops::attention;
 use crate::qat::Quantization;
 use crate::sensitivity::settings::sample_size;
 use crate::sensitivity::work::Sample;
@@ -68,6 +69,16 @@ impl<'a> Side<'a> {
         weights.answer(&self.loaded.bert, compute, batch, &mut self.activations);
     }
 
+    fn attention(&self, layer: usize) -> attention::Side<'_> {
+        let own = &self.activations.layers[layer];
+        let treatment = attention::Treatment {
+            quantized: own.quantized.as_ref().map(|notes| notes.attention),
+            bias: self.activations.bias.as_ref(),
+            ..attention::Treatment::default()
+        };
+        attention::Side { qkv: &own.qkv, probabilities: &own.probabilities, treatment }
+    }
+
     fn hash(&self) -> String {
         let weights = self.loaded.model_weights(self.quantization.as_ref());
         fingerprint::weights(weights.values())
@@ -114,8 +125,10 @@ pub fn attention_kl_from(
             side.forward(compute, batch);
         }
         for (layer, sums) in sums.iter_mut().enumerate() {
-            let [first, second] = [0, 1].map(|side: usize| &sides[side].activations.layers[layer].probabilities[..]);
-            add_divergences(batch, first, second, sums);
+            let of_sides = sides.each_ref().map(|side| side.attention(layer));
+            let heads = sides[0].loaded.bert.heads(layer);
+            let found = attention::divergences(compute, heads, batch, of_sides, divergence);
+            sums.iter_mut().zip(found).for_each(|(sum, found)| *sum += found);
         }
         tokens += batch.tokens();
         watch(done + 1, total);
@@ -155,17 +168,9 @@ fn comparable(job: &Job, loaded: &[Loaded; 2], data: &serde_json::Value) -> Resu
     Ok(())
 }
 
-/// Adds to every head the divergence of each of its rows; probabilities are per sequence `[N, n, n]`.
-fn add_divergences(batch: &Batch, first: &[f32], second: &[f32], sums: &mut [f64]) {
-    let mut start = 0;
-    for range in batch.ranges() {
-        let square = range.len() * range.len();
-        for sum in sums.iter_mut() {
-            let rows = start..start + square;
-            *sum += first[rows.clone()].iter().zip(&second[rows]).map(|(p, q)| term(*p, *q)).sum::<f64>();
-            start += square;
-        }
-    }
+/// The sum of the divergences of some rows.
+fn divergence(first: &[f32], second: &[f32]) -> f64 {
+    first.iter().zip(second).map(|(p, q)| term(*p, *q)).sum()
 }
 
 /// `p·ln(p/q)`. A softmax in f32 can underflow to zero where its true value cannot be; the smallest f32 stands for it.
@@ -188,8 +193,11 @@ mod tests {
         // Two heads; the first sequence has 2 × 2 rows per head, the second one row of one.
         let first = [0.5, 0.5, 1.0, 0.0, 0.25, 0.75, 0.5, 0.5, 1.0, 1.0];
         let second = [0.5, 0.5, 0.5, 0.5, 0.75, 0.25, 0.5, 0.5, 1.0, 1.0];
-        let mut sums = [0.0; 2];
-        add_divergences(&batch, &first, &second, &mut sums);
+        let compute = Compute::detect(2).expect("kernels");
+        let heads = attention::Heads { count: 2, width: 1, window: None };
+        let side =
+            |probabilities| attention::Side { qkv: &[], probabilities, treatment: attention::Treatment::default() };
+        let sums = attention::divergences(&compute, heads, &batch, [side(&first), side(&second)], divergence);
         let expected = [2f64.ln(), 0.25 * (1.0 / 3.0f64).ln() + 0.75 * 3f64.ln()];
         for (sum, expected) in sums.iter().zip(expected) {
             assert!((sum - expected).abs() < 1e-12, "{sums:?}");

@@ -278,10 +278,15 @@ fn check_epochs(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// New head weights: normal with the model's own deviation, biases zero.
+/// New head weights: normal with the model's own deviation, biases zero, norms one.
 fn draw_fresh(weights: &mut Parameters, fresh: &[String], deviation: f32, seed: u64) {
     for (index, name) in fresh.iter().enumerate() {
+        let is_norm = weights.layout().get(name).is_some_and(|parameter| parameter.role.module.is_norm());
         if let Some(values) = weights.named_mut(name).filter(|_| name.ends_with(".weight")) {
+            if is_norm {
+                values.fill(1.0);
+                continue;
+            }
             Stream::new(seed, "head", index as u64).fill_normal(values, deviation);
         }
     }

@@ -81,10 +81,10 @@ fn linear_layer() {
         let weights = normal("linear weights", rows * outputs);
         let forward = |x: &[f32], weight: &[f32], bias: &[f32]| {
             let mut y = nan(rows * outputs);
-            linear::forward(&compute, Linear { weight, bias }, x, &mut y);
+            linear::forward(&compute, Linear { weight, bias, outputs: bias.len() }, x, &mut y);
             weighted_sum(&weights, &y)
         };
-        let layer = Linear { weight: &weight, bias: &bias };
+        let layer = Linear { weight: &weight, bias: &bias, outputs: bias.len() };
         let mut d_x = nan(x.len());
         linear::backward_input(&compute, layer, &weights, Start::ZERO, &mut d_x);
         check_gradient(&what("input"), OPERATION, &x, &d_x, |x| forward(x, &weight, &bias));
@@ -96,7 +96,7 @@ fn linear_layer() {
         });
         let before = (normal("d weight", weight.len()), normal("d bias", bias.len()));
         let (mut d_weight, mut d_bias) = before.clone();
-        let gradients = LinearGradients { weight: &mut d_weight, bias: &mut d_bias };
+        let gradients = LinearGradients { weight: &mut d_weight, bias: &mut d_bias, outputs: bias.len() };
         linear::backward_parameters(&compute, &x, &weights, gradients);
         check_gradient(&what("weight"), OPERATION, &weight, &added(&d_weight, &before.0), |w| forward(&x, w, &bias));
         check_gradient(&what("bias"), OPERATION, &bias, &added(&d_bias, &before.1), |b| forward(&x, &weight, b));
@@ -151,15 +151,15 @@ fn check_attention(heads: Heads, lengths: &[usize], dropout: Option<Dropout>) {
 fn attention_core() {
     for dropout in [None, Some(dropout(4))] {
         for (count, width) in [(1, 1), (4, 5), (3, 16), (2, 33), (2, 64)] {
-            check_attention(Heads { count, width }, &[3, 1, 17, 6], dropout);
+            check_attention(Heads { count, width, window: None }, &[3, 1, 17, 6], dropout);
         }
-        check_attention(Heads { count: 2, width: 32 }, &[70, 1, 2, 65], dropout);
+        check_attention(Heads { count: 2, width: 32, window: None }, &[70, 1, 2, 65], dropout);
     }
 }
 
 #[test]
 fn attention_dropout_drops_something() {
-    let (compute, heads, batch) = (compute(2), Heads { count: 2, width: 8 }, batch(&[1, 12, 5]));
+    let (compute, heads, batch) = (compute(2), Heads { count: 2, width: 8, window: None }, batch(&[1, 12, 5]));
     let qkv = normal("qkv", batch.tokens() * 48);
     let context = |dropout| {
         let (mut probabilities, mut scratch) = (nan(heads.probabilities(&batch)), nan(heads.scratch(&batch)));
@@ -252,7 +252,7 @@ fn tanh_pooler() {
     let weights = normal("pooler weights", rows * hidden);
     let pool = |x: &[f32], weight: &[f32], bias: &[f32]| {
         let mut pooled = nan(rows * hidden);
-        linear::forward(&compute, Linear { weight, bias }, x, &mut pooled);
+        linear::forward(&compute, Linear { weight, bias, outputs: bias.len() }, x, &mut pooled);
         compute.kernels().tanh_in_place(&mut pooled);
         pooled
     };
@@ -260,9 +260,15 @@ fn tanh_pooler() {
     let mut d_pooled = nan(rows * hidden);
     compute.kernels().tanh_backward(&pool(&x, &weight, &bias), &weights, &mut d_pooled);
     let mut d_x = nan(x.len());
-    linear::backward_input(&compute, Linear { weight: &weight, bias: &bias }, &d_pooled, Start::ZERO, &mut d_x);
+    linear::backward_input(
+        &compute,
+        Linear { weight: &weight, bias: &bias, outputs: bias.len() },
+        &d_pooled,
+        Start::ZERO,
+        &mut d_x,
+    );
     let (mut d_weight, mut d_bias) = (vec![0.0; weight.len()], vec![0.0; bias.len()]);
-    let gradients = LinearGradients { weight: &mut d_weight, bias: &mut d_bias };
+    let gradients = LinearGradients { weight: &mut d_weight, bias: &mut d_bias, outputs: bias.len() };
     linear::backward_parameters(&compute, &x, &d_pooled, gradients);
     check_gradient("pooler input", OPERATION, &x, &d_x, |x| forward(x, &weight, &bias));
     check_gradient("pooler weight", OPERATION, &weight, &d_weight, |w| forward(&x, w, &bias));

@@ -11,6 +11,9 @@
 //! "neurons" of `D` inputs, dimensions of the values as "neurons" of one input per key. Then a tile of queries at a time
 //! is taken from scores to context within the first-level cache. Terms that are the same for a whole row of scores do
 //! not change its softmax and are left out.
+//!
+//! Within a [`Window`] a head goes from tile to tile of the sequence, each with the keys that its queries see, so that time
+//! grows with the length and memory does not.
 
 mod buffers;
 
@@ -18,12 +21,13 @@ use super::codes::{Codes, Quantizer, QuantizerLanes};
 use super::layout::{CELL, CELL_INPUTS, TILE_NEURONS};
 use super::linear::share;
 use super::multiplier::Multiplier;
-use super::softmax::SoftmaxRows;
+use super::softmax::{SoftmaxRows, WindowRows};
 use super::tile::{PANEL, Rows, Tile};
 use crate::compute::Compute;
 use crate::shared_matrix::SharedMatrix;
 use crate::simd::{Kernel, Simd};
 use crate::softmax::{BiasRows, DistanceBias};
+use crate::window::{Window, WindowTile};
 use buffers::{BITS, Buffers, Shape};
 use std::ops::Range;
 
@@ -42,6 +46,8 @@ pub struct AttentionInput<'a> {
     pub starts: &'a [usize],
     /// What is added to the scaled scores.
     pub bias: Option<&'a DistanceBias>,
+    /// What a token sees; `None` for all of its sequence. Not together with a bias.
+    pub window: Option<Window>,
 }
 
 impl AttentionInput<'_> {
@@ -67,6 +73,7 @@ impl AttentionInput<'_> {
             shape.0
         );
         assert!(self.starts.is_sorted(), "sequences do not follow each other");
+        assert!(self.bias.is_none() || self.window.is_none(), "a bias within a window");
         if let Some(bias) = self.bias {
             let longest = self.starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
             assert!(longest <= bias.longest(), "a sequence of {longest} tokens for a bias of {}", bias.longest());
@@ -94,16 +101,56 @@ impl Compute {
             if tokens.is_empty() {
                 return;
             }
+            let heads = group * per_task..input.heads.min((group + 1) * per_task);
+            // Where every token sees all others, the window changes nothing.
+            if let Some(window) = input.window.filter(|window| !window.covers(tokens.len())) {
+                // SAFETY: this task alone writes these tokens and heads of the context.
+                return unsafe { self.attend_within(input, window, tokens, heads, output) };
+            }
             let shape = Shape::new(input.head_size(), tokens.len(), multiplier);
             let mut scratch = self.scratch(shape.bytes());
             let mut buffers = Buffers::new(&shape, scratch.parts());
             let _products = multiplier.begin();
-            for head in group * per_task..input.heads.min((group + 1) * per_task) {
-                let head = Head { compute: self, input, head, tokens: tokens.clone(), shape: &shape, output };
+            for head in heads {
+                let (tokens, queries) = (tokens.clone(), 0..tokens.len());
+                let head = Head { compute: self, input, head, tokens, queries, seen: None, shape: &shape, output };
                 // SAFETY: this task alone writes these tokens and heads of the context.
                 unsafe { head.run(&mut buffers) };
             }
         });
+    }
+
+    /// Some heads of a sequence, tile by tile.
+    ///
+    /// # Safety
+    /// No other thread may use these tokens and heads of the context at the same time.
+    unsafe fn attend_within(
+        &self,
+        input: &AttentionInput<'_>,
+        window: Window,
+        sequence: Range<usize>,
+        heads: Range<usize>,
+        output: Output<'_>,
+    ) {
+        let multiplier = self.kernels().multiplier();
+        let shape_of = |tile: &WindowTile| Shape::new(input.head_size(), tile.keys.len(), multiplier);
+        let tiles = window.tiles(sequence.len());
+        let bytes = tiles.clone().map(|tile| shape_of(&tile).bytes()).max().unwrap_or(0);
+        let mut scratch = self.scratch(bytes);
+        let _products = multiplier.begin();
+        for tile in tiles {
+            let shape = shape_of(&tile);
+            let mut buffers = Buffers::new(&shape, scratch.parts());
+            let tokens = sequence.start + tile.keys.start..sequence.start + tile.keys.end;
+            let queries = tile.queries.start - tile.keys.start..tile.queries.end - tile.keys.start;
+            let seen = Some(WindowRows { window, keys: tile.keys.clone(), first: tile.queries.start });
+            for head in heads.clone() {
+                let (tokens, queries, seen) = (tokens.clone(), queries.clone(), seen.clone());
+                let head = Head { compute: self, input, head, tokens, queries, seen, shape: &shape, output };
+                // SAFETY: passed on from the caller.
+                unsafe { head.run(&mut buffers) };
+            }
+        }
     }
 }
 
@@ -124,12 +171,17 @@ struct Output<'a> {
     quantizer: Quantizer,
 }
 
-/// One head of one sequence.
+/// One head of one sequence, or of a tile of it.
 struct Head<'a> {
     compute: &'a Compute,
     input: &'a AttentionInput<'a>,
     head: usize,
+    /// The keys, counted in the batch.
     tokens: Range<usize>,
+    /// The queries, counted from the first key.
+    queries: Range<usize>,
+    /// Which keys each query sees; `None` for all.
+    seen: Option<WindowRows>,
     shape: &'a Shape,
     output: Output<'a>,
 }
@@ -171,8 +223,9 @@ impl Head<'_> {
         write_starts(multiplier, ones, keys, -query_zero, buffers.arranged, buffers.score_starts);
         let values = Cells { bytes: buffers.value_cells, steps: shape.key_steps };
         write_starts(multiplier, ones, values, 128, buffers.arranged, buffers.context_starts);
-        let tiles = shape.tokens.div_ceil(shape.rows);
-        for rows in (0..tiles).map(|tile| share(shape.tokens, tiles, tile)) {
+        let (count, first) = (self.queries.len(), self.queries.start);
+        let tiles = count.div_ceil(shape.rows);
+        for rows in (0..tiles).map(|tile| share(count, tiles, tile)).map(|rows| first + rows.start..first + rows.end) {
             self.write_scores(rows.clone(), buffers);
             self.write_probabilities(rows.clone(), buffers);
             // SAFETY: passed on from the caller.
@@ -240,7 +293,12 @@ impl Head<'_> {
             buffers.arranged,
         );
         let starts = buffers.score_starts.as_chunks::<PANEL>().0;
-        for (panel, start) in starts.iter().enumerate() {
+        // Panels of keys that no query of the tile sees are not read either.
+        let panels = self.seen.as_ref().map_or(0..starts.len(), |seen| {
+            let (first, last) = (seen.of(rows.start - self.queries.start), seen.of(rows.end - 1 - self.queries.start));
+            first.start / PANEL..last.end.div_ceil(PANEL)
+        });
+        for (panel, start) in starts.iter().enumerate().take(panels.end).skip(panels.start) {
             self.multiplier().multiply(Tile {
                 rows: a.count,
                 a: a.codes,
@@ -271,6 +329,7 @@ impl Head<'_> {
             codes_row,
             sums: &mut buffers.code_sums[..rows],
             bias: self.input.bias.map(|bias| BiasRows { bias, head: self.head, first: queries.start }),
+            seen: self.seen.as_ref().map(|seen| (seen, queries.start - self.queries.start)),
         });
     }
 

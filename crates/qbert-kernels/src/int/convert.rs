@@ -4,7 +4,9 @@
 //! Not for the usual path through an encoder, where the operation that computes the values writes their codes.
 
 use super::codes::{Codes, Quantizer, QuantizerLanes};
+use crate::activation::Activation;
 use crate::compute::Compute;
+use crate::scratch::part_bytes;
 use crate::simd::{Kernel, Simd};
 use std::ops::Range;
 
@@ -26,6 +28,30 @@ impl Compute {
             let own = rows_of(task, rows);
             let values = &values[own.start * cols..own.end * cols];
             self.kernels().run(Quantize { values, cols, codes, stride, quantizer });
+        });
+    }
+
+    /// Quantizes `f(a) ∘ g` over all threads, where a row of `values` has `a` and then `g`; `codes` must already have the shape
+    /// of either.
+    ///
+    /// # Panics
+    /// When there are not twice as many values as codes.
+    pub fn gate_to_codes(&self, activation: Activation, values: &[f32], codes: &mut Codes, quantizer: Quantizer) {
+        let (rows, cols, stride) = (codes.rows(), codes.cols(), codes.stride());
+        assert!(values.len() == 2 * rows * cols, "{} values for {rows}×{cols} codes", values.len());
+        if values.is_empty() {
+            return;
+        }
+        let kernels = self.kernels();
+        self.threads().for_each_chunk([codes.stored_rows_mut()], [ROWS * stride], |task, [codes]| {
+            let mut scratch = self.scratch(part_bytes::<f32>(cols));
+            let gated: &mut [f32] = scratch.parts().take(cols);
+            for (row, codes) in rows_of(task, rows).zip(codes.chunks_exact_mut(stride)) {
+                let (a, gate) = values[2 * row * cols..2 * (row + 1) * cols].split_at(cols);
+                kernels.activate(activation, a, gated);
+                kernels.multiply(gate, gated);
+                kernels.run(Quantize { values: gated, cols, codes, stride, quantizer });
+            }
         });
     }
 

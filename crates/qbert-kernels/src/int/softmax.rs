@@ -5,8 +5,10 @@
 
 use crate::simd::loops::LaneSums;
 use crate::simd::math::exp2_of_each;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Kernel, SUM_LANES, Simd};
 use crate::softmax::{BiasRows, binary_scale};
+use crate::window::Window;
+use std::ops::Range;
 
 /// Vectors whose exponentials are computed at once: whole groups of the lanes of a sum.
 const TOGETHER: usize = 4;
@@ -26,6 +28,26 @@ pub(super) struct SoftmaxRows<'a> {
     pub(super) sums: &'a mut [i32],
     /// What is added to the scaled scores.
     pub(super) bias: Option<BiasRows<'a>>,
+    /// Which keys each query sees, and the number of the first row among the queries.
+    pub(super) seen: Option<(&'a WindowRows, usize)>,
+}
+
+/// The queries of a tile, and the keys of which each sees some.
+#[derive(Clone)]
+pub(super) struct WindowRows {
+    pub(super) window: Window,
+    /// Counted in the sequence, from a whole number of sum lanes on.
+    pub(super) keys: Range<usize>,
+    /// The first query.
+    pub(super) first: usize,
+}
+
+impl WindowRows {
+    /// The keys that query number `index` sees, counted from the first key.
+    #[inline]
+    pub(super) fn of(&self, index: usize) -> Range<usize> {
+        self.window.seen(self.first + index, &self.keys)
+    }
 }
 
 impl Kernel for SoftmaxRows<'_> {
@@ -33,12 +55,16 @@ impl Kernel for SoftmaxRows<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { scores, scores_row, count, scale, codes, codes_row, sums, bias } = self;
+        let Self { scores, scores_row, count, scale, codes, codes_row, sums, bias, seen } = self;
         let padded = count.next_multiple_of(S::LANES);
         assert!(count > 0 && padded <= scores_row && padded <= codes_row);
         let scale = binary_scale(scale);
         let rows = scores.chunks_exact_mut(scores_row).zip(codes.chunks_exact_mut(codes_row));
         for (index, ((scores, codes), sum)) in rows.zip(sums).enumerate() {
+            if let Some((rows, first)) = seen {
+                *sum = window_row(simd, rows.of(first + index), scale, &mut scores[..padded], &mut codes[..padded]);
+                continue;
+            }
             scores[count..padded].fill(i32::MIN);
             let max = row_max(simd, &scores[..padded]);
             let total = match bias {
@@ -52,6 +78,32 @@ impl Kernel for SoftmaxRows<'_> {
             *sum = to_codes(simd, &scores[..padded], 1.0 / total, &mut codes[..padded]);
         }
     }
+}
+
+/// A row that counts only some keys: from scores to codes, and the sum of the codes. Sums go over the lanes that the keys
+/// have in the whole row.
+#[inline(always)]
+fn window_row<S: Simd>(simd: S, seen: Range<usize>, scale: f32, scores: &mut [i32], codes: &mut [i8]) -> i32 {
+    let start = seen.start / SUM_LANES * SUM_LANES;
+    let end = (seen.end.next_multiple_of(S::LANES)).min(scores.len());
+    codes[..start].fill(-128);
+    codes[end..].fill(-128);
+    let (scores, codes) = (&mut scores[start..end], &mut codes[start..end]);
+    let (front, count) = (seen.start - start, seen.end - start);
+    scores[..front].fill(i32::MIN);
+    scores[count..].fill(i32::MIN);
+    let exponent = Plain::new(simd, row_max(simd, scores), scale);
+    let (mut total, zero) = (LaneSums::zero(simd), simd.splat(0.0));
+    for (index, part) in scores.chunks_exact_mut(S::LANES).enumerate() {
+        // SAFETY: a whole vector is there.
+        let [value] = exp2_of_each(simd, [unsafe { exponent.of(simd, part.as_ptr()) }]);
+        let value = simd.select_first((count - index * S::LANES).min(S::LANES), value, zero);
+        let value = simd.select_first(front.saturating_sub(index * S::LANES).min(S::LANES), zero, value);
+        // SAFETY: as above; integers may hold any bits.
+        unsafe { simd.store_ptr(part.as_mut_ptr().cast(), value) };
+        total.add_vector(simd, index, value);
+    }
+    to_codes(simd, scores, 1.0 / total.total(simd), codes)
 }
 
 #[inline(always)]

@@ -264,6 +264,7 @@ fn integer_layers(compute: &Compute, tokens: usize, inputs: usize, neurons: usiz
             heads: 1,
             starts: &[0, tokens / 3, tokens],
             bias,
+            window: None,
         };
         let mut context = sized(inputs);
         compute.attention(&input, &mut context, Quantizer::new(0.004, 128));

@@ -50,6 +50,7 @@ impl WeightFiles {
             return Err(no_weights(directory));
         }
         opened.untie();
+        opened.split();
         Ok(opened)
     }
 
@@ -132,6 +133,27 @@ impl WeightFiles {
             && let Some(stored) = self.tensors.remove(&tied)
         {
             self.tensors.insert(word, stored);
+        }
+    }
+
+    /// Turns tensors that have the rows of query, key and value into three, of a third of the rows each.
+    fn split(&mut self) {
+        let fused: Vec<(String, [String; 3])> =
+            self.tensors.keys().filter_map(|name| Some((name.clone(), self.family.split_name(name)?))).collect();
+        for (name, parts) in fused {
+            let Some(whole) = self.tensors.get(&name).cloned() else { continue };
+            // Any other number of rows is refused as a missing tensor of similar name.
+            if !whole.shape.first().is_some_and(|rows| rows.is_multiple_of(3)) {
+                continue;
+            }
+            self.tensors.remove(&name);
+            let (length, mut shape) = (whole.bytes.len() / 3, whole.shape.clone());
+            shape[0] /= 3;
+            for (index, part) in parts.into_iter().enumerate() {
+                let start = whole.bytes.start + index * length;
+                let own = StoredTensor { shape: shape.clone(), bytes: start..start + length, ..whole.clone() };
+                self.tensors.insert(part, own);
+            }
         }
     }
 

@@ -195,8 +195,11 @@ impl Checkpoint {
     /// The number formats the weights are stored in, with the number of tensors of each.
     pub fn dtypes(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        for tensor in self.weights.tensors().values() {
-            *counts.entry(format!("{:?}", tensor.dtype)).or_insert(0) += 1;
+        // A tensor that several parameters make up counts once.
+        let stored: BTreeMap<_, _> =
+            self.weights.tensors().values().map(|tensor| (&tensor.file_name, tensor.dtype)).collect();
+        for dtype in stored.values() {
+            *counts.entry(format!("{dtype:?}")).or_insert(0) += 1;
         }
         counts
     }

@@ -58,9 +58,10 @@ pub fn update_checkpoint(
 /// Writes all parameters under their `transformers` names as one safetensors file.
 fn write_weights(path: &Path, parameters: &Parameters) -> Result<()> {
     let layout = parameters.layout();
-    let tensors = layout.parameters().iter().map(|parameter| {
-        let values = parameters.get(parameter);
-        (layout.file_name(parameter), FloatTensor { shape: &parameter.shape, values })
+    let described = layout.file_tensors();
+    let tensors = described.iter().map(|tensor| {
+        let values = &parameters.values()[tensor.span.clone()];
+        (tensor.name.clone(), FloatTensor { shape: &tensor.shape, values })
     });
     // transformers refuses a file whose metadata does not name a framework.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);

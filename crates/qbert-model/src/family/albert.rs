@@ -4,13 +4,18 @@
 
 use super::bert::{FIXED, KEYS, REFUSED};
 use super::{
-    Activation, ConfigKeys, EmbeddingProjection, Family, HeadClass, HeadClasses, HeadDropout, LayerNames, LayerPath,
-    LayerSharing, NormPlacement, OptionalKey, Pooler, PoolerActivation, Positions, RelativeBias, SublayerDropout,
-    TensorNames,
+    Activation, AttentionPattern, BiasKeys, ConfigKeys, EmbeddingProjection, Family, FeedForward, HeadClass,
+    HeadClasses, HeadDropout, LayerNames, LayerPath, LayerSharing, NormPlacement, OptionalKey, Pooler,
+    PoolerActivation, Positions, RelativeBias, SublayerDropout, SublayerRate, TensorNames,
 };
 
-const POOLER: Pooler =
-    Pooler { module: "pooler", activation: PoolerActivation::Tanh, in_head: false, input_dropout: false };
+const POOLER: Pooler = Pooler {
+    module: "pooler",
+    activation: PoolerActivation::Tanh,
+    in_head: false,
+    input_dropout: false,
+    ..Pooler::PLAIN
+};
 const DROPOUT: HeadDropout = HeadDropout { key: "classifier_dropout_prob", default: Some(0.1) };
 
 /// ALBERT.
@@ -21,16 +26,18 @@ pub static ALBERT: Family = Family {
     tensors: TensorNames {
         word: "embeddings.word_embeddings",
         tied_word: "predictions.decoder",
-        position: "embeddings.position_embeddings",
+        position: Some("embeddings.position_embeddings"),
         token_type: Some("embeddings.token_type_embeddings"),
         embedding_norm: "embeddings.LayerNorm",
         projection: Some("encoder.embedding_hidden_mapping_in"),
         relative_bias: None,
+        final_norm: None,
         layers: LayerPath::Groups { groups: "encoder.albert_layer_groups", members: "albert_layers" },
         layer: LayerNames {
             query: "attention.query",
             key: "attention.key",
             value: "attention.value",
+            fused_attention: None,
             attention_output: "attention.dense",
             attention_norm: "attention.LayerNorm",
             intermediate: "ffn",
@@ -76,6 +83,9 @@ pub static ALBERT: Family = Family {
     },
     relative_bias: RelativeBias::None,
     norm_placement: NormPlacement::AfterResidual,
-    sublayer_dropout: SublayerDropout { attention: true, feed_forward: false },
+    attention: AttentionPattern::Global,
+    feed_forward: FeedForward::Plain,
+    biases: BiasKeys::ALWAYS,
+    sublayer_dropout: SublayerDropout { attention: SublayerRate::Hidden, feed_forward: SublayerRate::None },
     tested_on: &[],
 };

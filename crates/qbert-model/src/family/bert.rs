@@ -1,13 +1,18 @@
 //! BERT: [Devlin et al. 2019](https://arxiv.org/abs/1810.04805), in the names of `transformers`.
 
 use super::{
-    Activation, ConfigKeys, EmbeddingProjection, Family, HeadClass, HeadClasses, HeadDropout, LayerNames, LayerPath,
-    LayerSharing, NormPlacement, OptionalKey, Pooler, PoolerActivation, Positions, RelativeBias, SublayerDropout,
-    TensorNames,
+    Activation, AttentionPattern, BiasKeys, ConfigKeys, EmbeddingProjection, Family, FeedForward, HeadClass,
+    HeadClasses, HeadDropout, LayerNames, LayerPath, LayerSharing, NormPlacement, OptionalKey, Pooler,
+    PoolerActivation, Positions, RelativeBias, SublayerDropout, SublayerRate, TensorNames,
 };
 
-const POOLER: Pooler =
-    Pooler { module: "pooler.dense", activation: PoolerActivation::Tanh, in_head: false, input_dropout: false };
+const POOLER: Pooler = Pooler {
+    module: "pooler.dense",
+    activation: PoolerActivation::Tanh,
+    in_head: false,
+    input_dropout: false,
+    ..Pooler::PLAIN
+};
 const DROPOUT: HeadDropout = HeadDropout { key: "classifier_dropout", default: None };
 
 /// The names of a layer, which several families kept.
@@ -15,6 +20,7 @@ pub(super) const LAYER: LayerNames = LayerNames {
     query: "attention.self.query",
     key: "attention.self.key",
     value: "attention.self.value",
+    fused_attention: None,
     attention_output: "attention.output.dense",
     attention_norm: "attention.output.LayerNorm",
     intermediate: "intermediate.dense",
@@ -34,6 +40,7 @@ pub(super) const KEYS: ConfigKeys = ConfigKeys {
     norm_epsilon: OptionalKey::new("layer_norm_eps", 1e-12),
     hidden_dropout: OptionalKey::new("hidden_dropout_prob", 0.1),
     attention_dropout: OptionalKey::new("attention_probs_dropout_prob", 0.1),
+    inner_dropout: OptionalKey::fixed(0.0),
     initializer_range: OptionalKey::new("initializer_range", 0.02),
     activation: "hidden_act",
     default_activation: Activation::Gelu,
@@ -51,11 +58,12 @@ pub static BERT: Family = Family {
     tensors: TensorNames {
         word: "embeddings.word_embeddings",
         tied_word: "cls.predictions.decoder",
-        position: "embeddings.position_embeddings",
+        position: Some("embeddings.position_embeddings"),
         token_type: Some("embeddings.token_type_embeddings"),
         embedding_norm: "embeddings.LayerNorm",
         projection: None,
         relative_bias: None,
+        final_norm: None,
         layers: LayerPath::List("encoder.layer"),
         layer: LAYER,
     },
@@ -90,6 +98,9 @@ pub static BERT: Family = Family {
     sharing: LayerSharing::None,
     relative_bias: RelativeBias::None,
     norm_placement: NormPlacement::AfterResidual,
-    sublayer_dropout: SublayerDropout { attention: true, feed_forward: true },
+    attention: AttentionPattern::Global,
+    feed_forward: FeedForward::Plain,
+    biases: BiasKeys::ALWAYS,
+    sublayer_dropout: SublayerDropout { attention: SublayerRate::Hidden, feed_forward: SublayerRate::Hidden },
     tested_on: &["all-MiniLM-L6-v2", "gte-small"],
 };

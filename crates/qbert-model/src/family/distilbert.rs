@@ -3,9 +3,9 @@
 //! BERT with half the layers, without token types and without a pooler; its classifier has a layer of its own.
 
 use super::{
-    Activation, ConfigKeys, EmbeddingProjection, Family, HeadClass, HeadClasses, HeadDropout, LayerNames, LayerPath,
-    LayerSharing, NormPlacement, OptionalKey, Pooler, PoolerActivation, Positions, RelativeBias, SublayerDropout,
-    TensorNames,
+    Activation, AttentionPattern, BiasKeys, ConfigKeys, EmbeddingProjection, Family, FeedForward, HeadClass,
+    HeadClasses, HeadDropout, LayerNames, LayerPath, LayerSharing, NormPlacement, OptionalKey, Pooler,
+    PoolerActivation, Positions, RelativeBias, SublayerDropout, SublayerRate, TensorNames,
 };
 
 /// DistilBERT.
@@ -16,16 +16,18 @@ pub static DISTILBERT: Family = Family {
     tensors: TensorNames {
         word: "embeddings.word_embeddings",
         tied_word: "vocab_projector",
-        position: "embeddings.position_embeddings",
+        position: Some("embeddings.position_embeddings"),
         token_type: None,
         embedding_norm: "embeddings.LayerNorm",
         projection: None,
         relative_bias: None,
+        final_norm: None,
         layers: LayerPath::List("transformer.layer"),
         layer: LayerNames {
             query: "attention.q_lin",
             key: "attention.k_lin",
             value: "attention.v_lin",
+            fused_attention: None,
             attention_output: "attention.out_lin",
             attention_norm: "sa_layer_norm",
             intermediate: "ffn.lin1",
@@ -43,6 +45,7 @@ pub static DISTILBERT: Family = Family {
                 activation: PoolerActivation::Of(Activation::Relu),
                 in_head: true,
                 input_dropout: false,
+                ..Pooler::PLAIN
             }),
             output: Some("classifier"),
             dropout: Some(HeadDropout { key: "seq_classif_dropout", default: Some(0.2) }),
@@ -71,6 +74,7 @@ pub static DISTILBERT: Family = Family {
         norm_epsilon: OptionalKey::fixed(1e-12),
         hidden_dropout: OptionalKey::new("dropout", 0.1),
         attention_dropout: OptionalKey::new("attention_dropout", 0.1),
+        inner_dropout: OptionalKey::fixed(0.0),
         initializer_range: OptionalKey::new("initializer_range", 0.02),
         activation: "activation",
         default_activation: Activation::Gelu,
@@ -82,6 +86,9 @@ pub static DISTILBERT: Family = Family {
     sharing: LayerSharing::None,
     relative_bias: RelativeBias::None,
     norm_placement: NormPlacement::AfterResidual,
-    sublayer_dropout: SublayerDropout { attention: false, feed_forward: true },
+    attention: AttentionPattern::Global,
+    feed_forward: FeedForward::Plain,
+    biases: BiasKeys::ALWAYS,
+    sublayer_dropout: SublayerDropout { attention: SublayerRate::None, feed_forward: SublayerRate::Hidden },
     tested_on: &[],
 };

@@ -4,8 +4,9 @@
 
 use super::bert::{FIXED, KEYS, LAYER, REFUSED};
 use super::{
-    Activation, EmbeddingProjection, Family, HeadClass, HeadClasses, HeadDropout, LayerPath, LayerSharing,
-    NormPlacement, OptionalKey, Pooler, PoolerActivation, Positions, RelativeBias, SublayerDropout, TensorNames,
+    Activation, AttentionPattern, BiasKeys, EmbeddingProjection, Family, FeedForward, HeadClass, HeadClasses,
+    HeadDropout, LayerPath, LayerSharing, NormPlacement, OptionalKey, Pooler, PoolerActivation, Positions,
+    RelativeBias, SublayerDropout, SublayerRate, TensorNames,
 };
 
 const DROPOUT: HeadDropout = HeadDropout { key: "classifier_dropout", default: None };
@@ -18,11 +19,12 @@ pub static ELECTRA: Family = Family {
     tensors: TensorNames {
         word: "embeddings.word_embeddings",
         tied_word: "generator_lm_head",
-        position: "embeddings.position_embeddings",
+        position: Some("embeddings.position_embeddings"),
         token_type: Some("embeddings.token_type_embeddings"),
         embedding_norm: "embeddings.LayerNorm",
         projection: Some("embeddings_project"),
         relative_bias: None,
+        final_norm: None,
         layers: LayerPath::List("encoder.layer"),
         layer: LAYER,
     },
@@ -36,6 +38,7 @@ pub static ELECTRA: Family = Family {
                 activation: PoolerActivation::Of(Activation::Gelu),
                 in_head: true,
                 input_dropout: true,
+                ..Pooler::PLAIN
             }),
             output: Some("classifier.out_proj"),
             dropout: Some(DROPOUT),
@@ -61,6 +64,9 @@ pub static ELECTRA: Family = Family {
     sharing: LayerSharing::None,
     relative_bias: RelativeBias::None,
     norm_placement: NormPlacement::AfterResidual,
-    sublayer_dropout: SublayerDropout { attention: true, feed_forward: true },
+    attention: AttentionPattern::Global,
+    feed_forward: FeedForward::Plain,
+    biases: BiasKeys::ALWAYS,
+    sublayer_dropout: SublayerDropout { attention: SublayerRate::Hidden, feed_forward: SublayerRate::Hidden },
     tested_on: &[],
 };

@@ -4,14 +4,16 @@
 //! packed file, training and the runtime read this description; none of them knows the name of a tensor.
 //!
 //! To add a family, describe it in a file beside `bert.rs` and add it to [`Family::ALL`]. Where it computes something
-//! that no other family does, add a variant to one of the enums here ([`Positions`], [`NormPlacement`],
-//! [`Activation`], [`PoolerActivation`], [`EmbeddingProjection`], [`LayerSharing`], [`RelativeBias`]). They are matched
-//! exhaustively, so the compiler then lists every place in training and the runtime that needs the new arithmetic.
+//! that no other family does, add a variant to one of the enums here ([`Positions`], [`AttentionPattern`],
+//! [`NormPlacement`], [`FeedForward`], [`Activation`], [`PoolerActivation`], [`PoolerReads`], [`EmbeddingProjection`],
+//! [`LayerSharing`], [`RelativeBias`]). They are matched exhaustively, so the compiler then lists every place in training
+//! and the runtime that needs the new arithmetic.
 
 mod albert;
 mod bert;
 mod distilbert;
 mod electra;
+mod modernbert;
 mod mpnet;
 mod names;
 mod page;
@@ -21,6 +23,7 @@ pub use albert::ALBERT;
 pub use bert::BERT;
 pub use distilbert::DISTILBERT;
 pub use electra::ELECTRA;
+pub use modernbert::MODERNBERT;
 pub use mpnet::MPNET;
 pub use names::{LayerNames, LayerPath, TensorNames};
 pub use qbert_kernels::Activation;
@@ -60,6 +63,12 @@ pub struct Family {
     pub relative_bias: RelativeBias,
     /// Where a layer's norms are.
     pub norm_placement: NormPlacement,
+    /// Which tokens the attention of a layer sees.
+    pub attention: AttentionPattern,
+    /// What the feed-forward network computes.
+    pub feed_forward: FeedForward,
+    /// Which linear layers and norms have a bias.
+    pub biases: BiasKeys,
     /// Which sublayers drop out some of their result in training.
     pub sublayer_dropout: SublayerDropout,
     /// Real weights that it was tested on, for the table of families.
@@ -84,8 +93,8 @@ pub struct HeadClasses {
 pub struct HeadClass {
     /// The class name that `transformers` puts into `architectures`.
     pub architecture: &'static str,
-    /// How a sequence becomes one vector. A bare encoder may have a pooler; a head that has one reads it, and any other
-    /// head reads every token.
+    /// The layer in front of the output layer. A bare encoder may have one; a head that has one reads it, and any other
+    /// head reads every token's hidden state.
     pub pooler: Option<Pooler>,
     /// The name of the linear layer that gives the scores; `None` for the bare encoder.
     pub output: Option<&'static str>,
@@ -93,7 +102,7 @@ pub struct HeadClass {
     pub dropout: Option<HeadDropout>,
 }
 
-/// A linear layer and an activation on the first token's hidden state.
+/// A linear layer and an activation on hidden states, usually on the first token's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pooler {
     /// The name of the linear layer.
@@ -104,6 +113,48 @@ pub struct Pooler {
     pub in_head: bool,
     /// Whether training drops out some of what it reads, at the rate of the output layer's.
     pub input_dropout: bool,
+    /// The key that names another activation.
+    pub activation_key: Option<&'static str>,
+    /// The name of the norm after the activation; `None` where there is none.
+    pub norm: Option<&'static str>,
+    /// Which hidden states it reads.
+    pub reads: PoolerReads,
+}
+
+impl Pooler {
+    /// A layer on the first token, without a norm: what most families have.
+    const PLAIN: Self = Self {
+        module: "",
+        activation: PoolerActivation::Tanh,
+        in_head: false,
+        input_dropout: false,
+        activation_key: None,
+        norm: None,
+        reads: PoolerReads::FirstToken,
+    };
+}
+
+/// Which hidden states a pooler reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolerReads {
+    /// The first token's.
+    FirstToken,
+    /// The first token's, or the mean of all, as the key says: `cls`, which is the default, or `mean`.
+    AsConfigured(&'static str),
+    /// Each token's.
+    EveryToken,
+}
+
+/// How the hidden states of a sequence become what a pooler reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SequencePooling {
+    /// The first token's.
+    #[default]
+    FirstToken,
+    /// The mean of all.
+    Mean,
+    /// Each token's.
+    EveryToken,
 }
 
 /// Where `config.json` has the dropout before a head's output layer.
@@ -116,12 +167,17 @@ pub struct HeadDropout {
 }
 
 impl HeadClass {
-    /// Whether the head reads the hidden state of every token.
+    /// Whether the head gives scores of every token.
     pub fn reads_every_token(&self) -> bool {
-        self.output.is_some() && self.pooler.is_none()
+        self.output.is_some() && self.pooler.is_none_or(|pooler| pooler.reads == PoolerReads::EveryToken)
     }
 
-    /// Whether the head reads the pooler, one row per sequence.
+    /// Whether the head gives scores of whole sequences.
+    pub fn reads_sequences(&self) -> bool {
+        self.output.is_some() && !self.reads_every_token()
+    }
+
+    /// Whether the head reads the pooler, and not the hidden states themselves.
     pub fn reads_pooler(&self) -> bool {
         self.output.is_some() && self.pooler.is_some()
     }
@@ -150,7 +206,7 @@ pub struct ConfigKeys {
     pub heads: &'static str,
     /// Width of the feed-forward layer.
     pub intermediate: &'static str,
-    /// Rows of the position embedding.
+    /// Rows of the position embedding; the longest sequence where there is no such table.
     pub positions: &'static str,
     /// Rows of the token-type embedding; unused where the family has no such table.
     pub token_types: OptionalKey<usize>,
@@ -160,6 +216,8 @@ pub struct ConfigKeys {
     pub hidden_dropout: OptionalKey<f32>,
     /// Dropout on attention probabilities.
     pub attention_dropout: OptionalKey<f32>,
+    /// Dropout between the two feed-forward products.
+    pub inner_dropout: OptionalKey<f32>,
     /// Standard deviation of new weights.
     pub initializer_range: OptionalKey<f32>,
     /// The activation of the feed-forward network.
@@ -188,13 +246,86 @@ impl<T> OptionalKey<T> {
 }
 
 /// How tokens learn where they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Positions {
     /// A learned row per position, counted from 0, is added to the word's.
     Learned,
     /// The same, but the count begins after the row whose number is the padding token's id. That row is the padding
     /// token's own, and such a token is not counted.
     LearnedAfterPadding(OptionalKey<usize>),
+    /// Nothing is added to the word's row. Attention turns queries and keys by angles that grow with the position.
+    Rotary(RotaryKeys),
+}
+
+/// Where `config.json` has the base of the angles, which layers of global and of local attention have one each.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RotaryKeys {
+    /// The key of an object with an entry per kind of attention, as newer files have it.
+    pub by_kind: &'static str,
+    /// The key of the base in such an entry.
+    pub theta: &'static str,
+    /// The key of the angles' rule in such an entry; only the default is computed.
+    pub rule: &'static str,
+    /// The base of layers of global attention.
+    pub global: OptionalKey<f32>,
+    /// That of layers of local attention.
+    pub local: OptionalKey<f32>,
+}
+
+/// Which tokens the attention of a layer sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttentionPattern {
+    /// The whole sequence.
+    Global,
+    /// Some layers see the whole sequence, the others a window round each token.
+    Alternating(WindowKeys),
+}
+
+/// Where `config.json` has the windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowKeys {
+    /// The key of a list with the kind of every layer, as newer files have it.
+    pub kinds: &'static str,
+    /// The kind that sees the whole sequence.
+    pub global: &'static str,
+    /// The kind that sees a window.
+    pub local: &'static str,
+    /// Without that list: from the first layer on, every so many layers are global.
+    pub every: OptionalKey<usize>,
+    /// The window's width: half of it on each side of a token.
+    pub width: OptionalKey<usize>,
+}
+
+/// What the feed-forward network computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FeedForward {
+    /// `W₂·f(W₁·x)`
+    Plain,
+    /// `W₂·(f(a) ∘ g)`, where `a` and `g` are the upper and the lower half of `W₁·x`.
+    Gated,
+}
+
+/// Where `config.json` says which linear layers and norms have a bias. The output layer of a head always has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BiasKeys {
+    /// Query, key, value and the projection after attention.
+    pub attention: OptionalKey<bool>,
+    /// The feed-forward network.
+    pub feed_forward: OptionalKey<bool>,
+    /// The norms.
+    pub norms: OptionalKey<bool>,
+    /// The pooler.
+    pub pooler: OptionalKey<bool>,
+}
+
+impl BiasKeys {
+    /// Every one of them, whatever the file says.
+    const ALWAYS: Self = Self {
+        attention: OptionalKey::fixed(true),
+        feed_forward: OptionalKey::fixed(true),
+        norms: OptionalKey::fixed(true),
+        pooler: OptionalKey::fixed(true),
+    };
 }
 
 /// How embeddings get the encoder's width.
@@ -244,15 +375,29 @@ pub enum RelativeBias {
 pub enum NormPlacement {
     /// After the residual addition: `norm(x + sublayer(x))`.
     AfterResidual,
+    /// In front of the sublayer: `x + sublayer(norm(x))`. The attention of the first layer has no norm, because the
+    /// embeddings end in one, and the last layer is followed by one.
+    BeforeSublayer,
 }
 
 /// Which sublayers drop out some of their result in training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SublayerDropout {
     /// The attention, after its projection.
-    pub attention: bool,
+    pub attention: SublayerRate,
     /// The feed-forward network.
-    pub feed_forward: bool,
+    pub feed_forward: SublayerRate,
+}
+
+/// How much a sublayer drops out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SublayerRate {
+    /// Nothing.
+    None,
+    /// As much as the embeddings.
+    Hidden,
+    /// As much as attention drops of its probabilities.
+    Attention,
 }
 
 /// The function after the pooler's linear layer.
@@ -279,8 +424,8 @@ pub(crate) const ACTIVATIONS: [(&str, Activation); 9] = [
 
 impl Family {
     /// All families that are supported. A configuration without `model_type` is read as the first.
-    pub const ALL: [&'static Self; 8] =
-        [&BERT, &DISTILBERT, &ROBERTA, &XLM_ROBERTA, &CAMEMBERT, &ELECTRA, &MPNET, &ALBERT];
+    pub const ALL: [&'static Self; 9] =
+        [&BERT, &DISTILBERT, &ROBERTA, &XLM_ROBERTA, &CAMEMBERT, &ELECTRA, &MPNET, &ALBERT, &MODERNBERT];
 
     /// The family of a `model_type`.
     pub fn of_model_type(model_type: &str) -> Option<&'static Self> {

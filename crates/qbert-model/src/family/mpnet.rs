@@ -5,12 +5,18 @@
 
 use super::bert::{FIXED, KEYS, REFUSED};
 use super::{
-    ConfigKeys, EmbeddingProjection, Family, HeadClass, HeadClasses, HeadDropout, LayerNames, LayerPath, LayerSharing,
-    NormPlacement, OptionalKey, Pooler, PoolerActivation, Positions, RelativeBias, SublayerDropout, TensorNames,
+    AttentionPattern, BiasKeys, ConfigKeys, EmbeddingProjection, Family, FeedForward, HeadClass, HeadClasses,
+    HeadDropout, LayerNames, LayerPath, LayerSharing, NormPlacement, OptionalKey, Pooler, PoolerActivation, Positions,
+    RelativeBias, SublayerDropout, SublayerRate, TensorNames,
 };
 
-const POOLER: Pooler =
-    Pooler { module: "pooler.dense", activation: PoolerActivation::Tanh, in_head: false, input_dropout: false };
+const POOLER: Pooler = Pooler {
+    module: "pooler.dense",
+    activation: PoolerActivation::Tanh,
+    in_head: false,
+    input_dropout: false,
+    ..Pooler::PLAIN
+};
 const DROPOUT: HeadDropout = HeadDropout { key: "hidden_dropout_prob", default: None };
 
 /// MPNet.
@@ -21,16 +27,18 @@ pub static MPNET: Family = Family {
     tensors: TensorNames {
         word: "embeddings.word_embeddings",
         tied_word: "lm_head.decoder",
-        position: "embeddings.position_embeddings",
+        position: Some("embeddings.position_embeddings"),
         token_type: None,
         embedding_norm: "embeddings.LayerNorm",
         projection: None,
         relative_bias: Some("encoder.relative_attention_bias"),
+        final_norm: None,
         layers: LayerPath::List("encoder.layer"),
         layer: LayerNames {
             query: "attention.attn.q",
             key: "attention.attn.k",
             value: "attention.attn.v",
+            fused_attention: None,
             attention_output: "attention.attn.o",
             attention_norm: "attention.LayerNorm",
             intermediate: "intermediate.dense",
@@ -48,6 +56,7 @@ pub static MPNET: Family = Family {
                 activation: PoolerActivation::Tanh,
                 in_head: true,
                 input_dropout: true,
+                ..Pooler::PLAIN
             }),
             output: Some("classifier.out_proj"),
             dropout: Some(DROPOUT),
@@ -74,6 +83,9 @@ pub static MPNET: Family = Family {
     sharing: LayerSharing::None,
     relative_bias: RelativeBias::Buckets { count: 32, farthest: 128 },
     norm_placement: NormPlacement::AfterResidual,
-    sublayer_dropout: SublayerDropout { attention: true, feed_forward: true },
+    attention: AttentionPattern::Global,
+    feed_forward: FeedForward::Plain,
+    biases: BiasKeys::ALWAYS,
+    sublayer_dropout: SublayerDropout { attention: SublayerRate::Hidden, feed_forward: SublayerRate::Hidden },
     tested_on: &["all-mpnet-base-v2"],
 };

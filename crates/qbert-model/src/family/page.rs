@@ -2,8 +2,31 @@
 
 use std::fmt::Write as _;
 
-use super::{EmbeddingProjection, Family, LayerSharing, PoolerActivation, Positions, RelativeBias};
+use super::{
+    AttentionPattern, EmbeddingProjection, Family, FeedForward, LayerSharing, NormPlacement, PoolerActivation,
+    PoolerReads, Positions, RelativeBias,
+};
 use crate::head::Head;
+
+/// What is known about the family that is asked for most and is not here.
+const NOT_YET: &str = "
+## Not supported yet
+
+DeBERTa-v3 (`deberta-v2`) is refused. What it needs, as far as is known:
+
+- Disentangled attention. A score is the sum of content to content, content to position `Q_c·K_rᵀ` and position to content
+  `K_c·Q_rᵀ`, divided by `√(3·D)`. `Q_r` and `K_r` are the products of a table of relative positions, the same for all layers, with
+  the layer's own query and key matrices (`share_att_key`). Both terms are gathered by distance, so they cost O(n · buckets) products
+  and O(n²) look-ups, and the softmax must take a term per pair, not per distance as `DistanceBias` does.
+- Distances go into logarithmic buckets (`position_buckets`, `max_relative_positions`) with a rule of their own; the table has a
+  LayerNorm (`norm_rel_ebd`).
+- In integers: `Q_r` and `K_r` can be codes like queries and keys, with ranges of their own; the three terms have three scales, so they meet in
+  f32 before the softmax.
+- The derivatives: the table's rows get gradients from every layer, through both terms; Hessian-vector products likewise.
+- No table of absolute positions (`position_biased_input: false`) and no token types in most checkpoints, embeddings of another width
+  in some (`embedding_size`), a pooler called `ContextPooler` with GELU, and a `spm.model` (Unigram) tokenizer.
+- `conv_kernel_size` above 0 adds a convolution after the first layer: refuse it by name.
+";
 
 impl Family {
     /// `docs/reference/families.md`: what can be done with the models of each family, and what makes it differ.
@@ -23,18 +46,21 @@ impl Family {
             let _ = writeln!(text, "| {title} | `{model_type}` | yes | yes | yes | yes | yes | {tested} |");
         }
         text += "\n## What makes them differ\n\n\
-            | family | token types | positions | embeddings | layers | attention scores | classifier of texts |\n\
-            |---|---|---|---|---|---|---|\n";
+            | family | token types | positions | embeddings | layers | norms | attention | feed-forward network | classifier of texts |\n\
+            |---|---|---|---|---|---|---|---|---|\n";
         for family in Self::ALL {
             let types = if family.tensors.token_type.is_some() { "yes" } else { "no" };
             let cells = [types, family.positions_text(), family.embeddings_text(), family.layers_text()];
-            let (bias, head) = (family.bias_text(), family.head_text());
-            let _ = writeln!(text, "| {} | {} | {bias} | {head} |", family.title, cells.join(" | "));
+            let (norms, network) = (family.norms_text(), family.feed_forward_text());
+            let (attention, head) = (family.attention_text(), family.head_text());
+            let cells = cells.join(" | ");
+            let _ = writeln!(text, "| {} | {cells} | {norms} | {attention} | {network} | {head} |", family.title);
         }
         text += "\nThe feed-forward activation of every family may be ";
         let names: Vec<String> = super::ACTIVATIONS.iter().map(|(name, _)| format!("`{name}`")).collect();
         let (last, others) = names.split_last().map_or(("", &[][..]), |(last, others)| (last.as_str(), others));
         let _ = writeln!(text, "{} or {last}.", others.join(", "));
+        text += NOT_YET;
         text
     }
 
@@ -42,6 +68,7 @@ impl Family {
         match self.positions {
             Positions::Learned => "learned, from 0",
             Positions::LearnedAfterPadding(_) => "learned, counted after the padding token's row",
+            Positions::Rotary(_) => "rotary, with a base of its own for local attention",
         }
     }
 
@@ -60,10 +87,27 @@ impl Family {
         }
     }
 
-    fn bias_text(&self) -> &'static str {
-        match self.relative_bias {
-            RelativeBias::None => "plain",
-            RelativeBias::Buckets { .. } => "with a bias by distance, shared by all layers",
+    fn norms_text(&self) -> &'static str {
+        match self.norm_placement {
+            NormPlacement::AfterResidual => "after each sublayer",
+            NormPlacement::BeforeSublayer => "in front of each sublayer, and after the last layer",
+        }
+    }
+
+    fn attention_text(&self) -> &'static str {
+        match (self.attention, self.relative_bias) {
+            (AttentionPattern::Global, RelativeBias::None) => "global",
+            (AttentionPattern::Global, RelativeBias::Buckets { .. }) => {
+                "global, with a bias by distance that all layers share"
+            }
+            (AttentionPattern::Alternating(_), _) => "global and local by turns; local attention costs O(n · window)",
+        }
+    }
+
+    fn feed_forward_text(&self) -> &'static str {
+        match self.feed_forward {
+            FeedForward::Plain => "plain",
+            FeedForward::Gated => "gated",
         }
     }
 
@@ -75,7 +119,12 @@ impl Family {
                 PoolerActivation::Of(activation) => format!("{activation:?}").to_lowercase(),
             };
             let of = if pooler.in_head { "its own layer" } else { "the pooler" };
-            format!("{of} with {function}, then a linear layer")
+            let norm = if pooler.norm.is_some() { " and a norm" } else { "" };
+            let reads = match pooler.reads {
+                PoolerReads::AsConfigured(_) => " on the first token or the mean",
+                PoolerReads::FirstToken | PoolerReads::EveryToken => "",
+            };
+            format!("{of} with {function}{norm}{reads}, then a linear layer")
         })
     }
 }

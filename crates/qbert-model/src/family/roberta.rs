@@ -7,14 +7,25 @@
 
 use super::bert::{FIXED, KEYS, LAYER, REFUSED};
 use super::{
-    EmbeddingProjection, Family, HeadClass, HeadClasses, HeadDropout, LayerPath, LayerSharing, NormPlacement,
-    OptionalKey, Pooler, PoolerActivation, Positions, RelativeBias, SublayerDropout, TensorNames,
+    AttentionPattern, BiasKeys, EmbeddingProjection, Family, FeedForward, HeadClass, HeadClasses, HeadDropout,
+    LayerPath, LayerSharing, NormPlacement, OptionalKey, Pooler, PoolerActivation, Positions, RelativeBias,
+    SublayerDropout, SublayerRate, TensorNames,
 };
 
-const POOLER: Pooler =
-    Pooler { module: "pooler.dense", activation: PoolerActivation::Tanh, in_head: false, input_dropout: false };
-const HEAD_POOLER: Pooler =
-    Pooler { module: "classifier.dense", activation: PoolerActivation::Tanh, in_head: true, input_dropout: true };
+const POOLER: Pooler = Pooler {
+    module: "pooler.dense",
+    activation: PoolerActivation::Tanh,
+    in_head: false,
+    input_dropout: false,
+    ..Pooler::PLAIN
+};
+const HEAD_POOLER: Pooler = Pooler {
+    module: "classifier.dense",
+    activation: PoolerActivation::Tanh,
+    in_head: true,
+    input_dropout: true,
+    ..Pooler::PLAIN
+};
 const DROPOUT: HeadDropout = HeadDropout { key: "classifier_dropout", default: None };
 
 /// The class names of a family of this architecture: encoder, sequences, tokens, answers.
@@ -52,11 +63,12 @@ const fn family(model_type: &'static str, title: &'static str, classes: Classes)
         tensors: TensorNames {
             word: "embeddings.word_embeddings",
             tied_word: "lm_head.decoder",
-            position: "embeddings.position_embeddings",
+            position: Some("embeddings.position_embeddings"),
             token_type: Some("embeddings.token_type_embeddings"),
             embedding_norm: "embeddings.LayerNorm",
             projection: None,
             relative_bias: None,
+            final_norm: None,
             layers: LayerPath::List("encoder.layer"),
             layer: LAYER,
         },
@@ -70,7 +82,10 @@ const fn family(model_type: &'static str, title: &'static str, classes: Classes)
         sharing: LayerSharing::None,
         relative_bias: RelativeBias::None,
         norm_placement: NormPlacement::AfterResidual,
-        sublayer_dropout: SublayerDropout { attention: true, feed_forward: true },
+        attention: AttentionPattern::Global,
+        feed_forward: FeedForward::Plain,
+        biases: BiasKeys::ALWAYS,
+        sublayer_dropout: SublayerDropout { attention: SublayerRate::Hidden, feed_forward: SublayerRate::Hidden },
         tested_on: &[],
     }
 }

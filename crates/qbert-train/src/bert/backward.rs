@@ -1,18 +1,21 @@
 //! The backward pass: the forward pass read from the end, one layer's gradients in memory at a time.
 
-use qbert_kernels::{Compute, LayerNormGradients, Start};
+use qbert_kernels::{Compute, LayerNormGradients, Start, Turn};
 use qbert_model::family::NormPlacement;
 use qbert_quant::ActivationParams;
 
 use super::forward::linear_at;
-use super::{Activations, BackwardBuffers, Bert, LinearSpan, Mode, NormSpan, Pass, Place, SoftTargets};
+use super::{
+    Activations, BackwardBuffers, Bert, LayerActivations, LinearSpan, Mode, NormSpan, Pass, Place, SoftTargets,
+};
+use crate::batch::Batch;
 use crate::ops::linear::{self, Linear, LinearGradients};
-use crate::ops::{activation, attention, distill, dropout, embedding, pooler, quantize, residual_norm};
+use crate::ops::{attention, distill, dropout, embedding, pooler, quantize, residual_norm};
 
 /// The gradients of a linear layer in the flat array.
 pub(super) fn linear_gradients<'a>(gradients: &'a mut [f32], span: &LinearSpan) -> LinearGradients<'a> {
     let (weight, bias) = pair(gradients, &span.weight, &span.bias);
-    LinearGradients { weight, bias }
+    LinearGradients { weight, bias, outputs: span.outputs }
 }
 
 /// The gradients of a LayerNorm in the flat array.
@@ -33,10 +36,10 @@ fn pair<'a>(
 
 /// What every stage of a backward pass reads.
 #[derive(Clone, Copy)]
-struct Given<'a> {
-    pass: Pass<'a>,
-    teacher: Option<SoftTargets<'a>>,
-    activations: &'a Activations,
+pub(super) struct Given<'a> {
+    pub(super) pass: Pass<'a>,
+    pub(super) teacher: Option<SoftTargets<'a>>,
+    pub(super) activations: &'a Activations,
 }
 
 /// Adds the gradient of the teacher's term for a hidden state.
@@ -110,12 +113,7 @@ impl Bert {
         self.head_backward(given, buffers, gradients);
         for layer in (0..self.config.layers).rev() {
             add_hidden_gradient(given, layer + 1, &mut buffers.d_hidden);
-            match self.config.family.norm_placement {
-                NormPlacement::AfterResidual => {
-                    self.feed_forward_backward(given, layer, buffers, gradients);
-                    self.attention_backward(given, layer, buffers, gradients);
-                }
-            }
+            self.layer_backward(given, layer, buffers, gradients);
         }
         add_hidden_gradient(given, 0, &mut buffers.d_hidden);
         self.embedding_backward(given, buffers, gradients);
@@ -137,40 +135,51 @@ impl Bert {
         buffers.d_hidden.fill(0.0);
         let factor = (2.0 / target.len().max(1) as f64) as f32;
         distill::add_difference(pass.compute, factor, &activations.hidden[layer + 1], target, &mut buffers.d_hidden);
+        self.layer_backward(given, layer, buffers, gradients);
+    }
+
+    /// From the gradient of a layer's output in `d_hidden` to that of its input, in the same place.
+    fn layer_backward(&self, given: Given<'_>, layer: usize, buffers: &mut BackwardBuffers, gradients: &mut [f32]) {
         match self.config.family.norm_placement {
             NormPlacement::AfterResidual => {
                 self.feed_forward_backward(given, layer, buffers, gradients);
                 self.attention_backward(given, layer, buffers, gradients);
             }
+            NormPlacement::BeforeSublayer => self.norm_before_backward(given, layer, buffers, gradients),
         }
     }
 
     /// From the gradient of the logits to that of the encoder's output.
     fn head_backward(&self, given: Given<'_>, buffers: &mut BackwardBuffers, gradients: &mut [f32]) {
         let Given { pass: Pass { compute, weights, batch, mode }, activations, .. } = given;
-        let BackwardBuffers { d_hidden, d_logits, d_head_input, d_pooled, .. } = buffers;
-        let Some(head) = &self.spans.head else {
-            return match self.sentence_vector(batch) {
-                Some(vectors) => vectors.backward(&activations.hidden[self.config.layers], d_logits, d_hidden),
-                None => d_hidden.fill(0.0),
-            };
-        };
-        linear::backward_parameters(compute, &activations.head_input, d_logits, linear_gradients(gradients, head));
-        linear::backward_input(compute, linear_at(weights, head), d_logits, Start::ZERO, d_head_input);
-        if let Some(dropout) = self.dropout(mode, Place::Head) {
-            dropout.apply(compute, d_head_input);
-        }
-        let pooler = self.pooler(compute, weights, batch, mode).zip(self.spans.pooler.as_ref());
-        match pooler {
-            Some((pooler, span)) if self.layout.head_class().reads_pooler() => {
-                let saved = pooler::Saved {
-                    first: &activations.first_tokens,
-                    pooled: &activations.pooled,
-                    activation: &activations.pooler_activation,
-                };
-                pooler.backward(saved, d_head_input, d_pooled, linear_gradients(gradients, span), d_hidden);
+        let BackwardBuffers { d_hidden, d_sum, d_logits, d_head_input, d_pooled, .. } = buffers;
+        match (&self.spans.head, self.sentence_vector(batch)) {
+            (Some(head), _) => {
+                let own = linear_gradients(gradients, head);
+                linear::backward_parameters(compute, &activations.head_input, d_logits, own);
+                linear::backward_input(compute, linear_at(weights, head), d_logits, Start::ZERO, d_head_input);
+                if let Some(dropout) = self.dropout(mode, Place::Head) {
+                    dropout.apply(compute, d_head_input);
+                }
+                let pooler = self.pooler(compute, weights, batch, mode).zip(self.spans.pooler.as_ref());
+                match pooler {
+                    Some((pooler, span)) if self.layout.head_class().reads_pooler() => {
+                        let saved = pooler::Saved::of(activations);
+                        if let Some(span) = &self.spans.pooler_norm {
+                            pooler.norm_backward(saved, norm_gradients(gradients, span), d_head_input, d_pooled);
+                        }
+                        pooler.backward(saved, d_head_input, d_pooled, linear_gradients(gradients, span), d_hidden);
+                    }
+                    _ => d_hidden.copy_from_slice(d_head_input),
+                }
             }
-            _ => d_hidden.copy_from_slice(d_head_input),
+            (None, Some(vectors)) => vectors.backward(activations.last_hidden(&self.config), d_logits, d_hidden),
+            (None, None) => d_hidden.fill(0.0),
+        }
+        if let Some(span) = &self.spans.final_norm {
+            let (norm, gamma) = (norm_gradients(gradients, span), &weights[span.gamma.clone()]);
+            residual_norm::backward(compute, gamma, &activations.final_norm, d_hidden, d_sum, norm);
+            d_hidden.copy_from_slice(d_sum);
         }
     }
 
@@ -184,7 +193,7 @@ impl Bert {
     ) {
         let Given { pass: Pass { compute, weights, mode, .. }, activations, .. } = given;
         let (spans, kept) = (&self.spans.layers[layer], &activations.layers[layer]);
-        let BackwardBuffers { d_hidden, d_sum, d_dropped, d_middle, d_inner, .. } = buffers;
+        let BackwardBuffers { d_hidden, d_sum, d_dropped, d_middle, d_inner, d_gated, .. } = buffers;
 
         // y = LayerNorm(dropout(W₂·inner + b₂) + middle)
         let norm = norm_gradients(gradients, &spans.output_norm);
@@ -196,23 +205,27 @@ impl Bert {
         linear::backward_input(compute, linear_at(weights, &spans.output), d_output, Start::ZERO, d_inner);
 
         // inner = activation(W₁·middle + b₁)
-        activation::backward(compute, &kept.slope, d_inner);
+        if let Some(dropout) = self.dropout(mode, Place::Inner(layer)) {
+            dropout.apply(compute, d_inner);
+        }
+        let d_u = self.activation_backward(compute, &kept.slope, d_inner, d_gated);
         let params = kept.quantized.as_ref().map(|notes| notes.middle);
         let input = ResidualInput { values: &kept.middle, params, copy: d_sum, d_copy: d_dropped };
         let span = &spans.intermediate;
-        input.backward(compute, linear_at(weights, span), linear_gradients(gradients, span), d_inner, d_middle);
+        input.backward(compute, linear_at(weights, span), linear_gradients(gradients, span), d_u, d_middle);
     }
 
     /// The first half of a layer: from the gradient of its middle in `d_middle` to that of its input in `d_hidden`.
     fn attention_backward(&self, given: Given<'_>, layer: usize, buffers: &mut BackwardBuffers, gradients: &mut [f32]) {
-        let Given { pass: Pass { compute, weights, batch, mode }, teacher, activations } = given;
+        let Given { pass: Pass { compute, weights, batch, mode }, activations, .. } = given;
         let (spans, kept) = (&self.spans.layers[layer], &activations.layers[layer]);
         let BackwardBuffers { d_hidden, d_sum, d_dropped, d_middle, d_qkv, scratch, .. } = buffers;
 
         // middle = LayerNorm(dropout(W_o·context + b_o) + input)
-        let norm = norm_gradients(gradients, &spans.attention_norm);
-        let gamma = &weights[spans.attention_norm.gamma.clone()];
-        residual_norm::backward(compute, gamma, &kept.attention, d_middle, d_hidden, norm);
+        if let Some(span) = &spans.attention_norm {
+            let (norm, gamma) = (norm_gradients(gradients, span), &weights[span.gamma.clone()]);
+            residual_norm::backward(compute, gamma, &kept.attention, d_middle, d_hidden, norm);
+        }
         let mask = self.dropout(mode, Place::AttentionOutput(layer));
         let d_projected = dropout::backward(compute, mask, d_hidden, d_dropped);
         let projection = linear_gradients(gradients, &spans.attention_output);
@@ -220,14 +233,38 @@ impl Bert {
         linear::backward_input(compute, linear_at(weights, &spans.attention_output), d_projected, Start::ZERO, d_sum);
 
         // context = attention(W_qkv·input + b_qkv); d_sum holds the context's gradient.
+        self.attention_core_backward(given, layer, batch, d_sum, scratch, d_qkv, gradients);
+        let params = kept.quantized.as_ref().map(|notes| notes.input);
+        let input = ResidualInput { values: &activations.hidden[layer], params, copy: d_sum, d_copy: d_dropped };
+        let span = &spans.attention_inputs;
+        input.backward(compute, linear_at(weights, span), linear_gradients(gradients, span), d_qkv, d_hidden);
+    }
+
+    /// From the gradient of the context in `d_context` to that of the product of query, key and value.
+    #[allow(clippy::too_many_arguments, reason = "three buffers of one backward pass, taken apart by the caller")]
+    pub(super) fn attention_core_backward(
+        &self,
+        given: Given<'_>,
+        layer: usize,
+        batch: &Batch,
+        d_context: &mut [f32],
+        scratch: &mut [f32],
+        d_qkv: &mut [f32],
+        gradients: &mut [f32],
+    ) {
+        let Given { pass: Pass { compute, mode, .. }, teacher, activations } = given;
+        let kept = &activations.layers[layer];
         if let Some(notes) = &kept.quantized {
-            quantize::backward_passed(compute, &notes.context_passed, d_sum);
+            quantize::backward_passed(compute, &notes.context_passed, d_context);
         }
         let rows = (batch.tokens() * self.config.heads) as f64;
         let treatment = attention::Treatment {
             dropout: self.dropout(mode, Place::Probabilities(layer)),
             quantized: kept.quantized.as_ref().map(|notes| notes.attention),
-            teacher: teacher.map(|t| (&t.teacher.layers[layer].probabilities[..], (t.attention / rows) as f32)),
+            teacher: teacher.map(|soft| {
+                let LayerActivations { qkv, probabilities, .. } = &soft.teacher.layers[layer];
+                attention::Teacher { qkv, probabilities, weight: (soft.attention / rows) as f32 }
+            }),
             bias: activations.bias.as_ref(),
         };
         let (qkv, probabilities) = (&kept.qkv, &kept.probabilities);
@@ -235,15 +272,13 @@ impl Bert {
             bias: self.config.family.relative_bias,
             table: &mut gradients[span],
         });
-        let core = attention::BackwardBuffers { qkv, probabilities, d_context: d_sum, scratch, d_qkv, d_bias };
-        attention::backward_with(compute, self.heads(), batch, treatment, core);
+        let core = attention::BackwardBuffers { qkv, probabilities, d_context, scratch, d_qkv: &mut *d_qkv, d_bias };
+        attention::backward_with(compute, self.heads(layer), batch, treatment, core);
         if let Some(notes) = &kept.quantized {
             quantize::backward_passed(compute, &notes.qkv_passed, d_qkv);
         }
-        let params = kept.quantized.as_ref().map(|notes| notes.input);
-        let input = ResidualInput { values: &activations.hidden[layer], params, copy: d_sum, d_copy: d_dropped };
-        let span = &spans.attention_inputs;
-        input.backward(compute, linear_at(weights, span), linear_gradients(gradients, span), d_qkv, d_hidden);
+        let rotary = self.rotary_of(&activations.rotary, layer);
+        self.rotate(compute, rotary, Turn::Back, &activations.position_rows, d_qkv);
     }
 
     /// From the gradient of the first layer's input to those of the embedding tables.
@@ -268,7 +303,7 @@ impl Bert {
         residual_norm::backward(compute, gamma, &activations.embedding, d_out, d_sum, norm);
         let [word, position, token_type] = self.spans.embeddings.clone();
         // The tables are the first parameters, next to each other.
-        let end = token_type.end.max(position.end);
+        let end = token_type.end.max(position.end).max(word.end);
         let (word, rest) = gradients[word.start..end].split_at_mut(word.len());
         let (position, token_type) = rest.split_at_mut(position.len());
         let mut tables = embedding::TableGradients { word, position, token_type };

@@ -2,23 +2,24 @@
 
 use std::ops::Range;
 
-use qbert_kernels::{Compute, LayerNorm};
+use qbert_kernels::{Compute, LayerNorm, Rotary, Turn};
 use qbert_model::family::NormPlacement;
 
 use super::integers::LayerIntegers;
 use super::{Activations, Bert, Integers, LayerActivations, LinearSpan, Mode, NormSpan, Pass, Place};
 use crate::batch::Batch;
 use crate::ops::linear::{self, Linear};
-use crate::ops::{activation, attention, embedding, residual_norm};
+use crate::ops::{attention, embedding, residual_norm};
 
 /// The weights of a linear layer in the flat array.
 pub(super) fn linear_at<'a>(weights: &'a [f32], span: &LinearSpan) -> Linear<'a> {
-    Linear { weight: &weights[span.weight.clone()], bias: &weights[span.bias.clone()] }
+    Linear { weight: &weights[span.weight.clone()], bias: &weights[span.bias.clone()], outputs: span.outputs }
 }
 
 impl Bert {
-    fn norm_at<'a>(&self, weights: &'a [f32], span: &NormSpan) -> LayerNorm<'a> {
-        let (gamma, beta) = (&weights[span.gamma.clone()], &weights[span.beta.clone()]);
+    pub(super) fn norm_at<'a>(&'a self, weights: &'a [f32], span: &NormSpan) -> LayerNorm<'a> {
+        let gamma = &weights[span.gamma.clone()];
+        let beta = if span.beta.is_empty() { &self.zeros[..gamma.len()] } else { &weights[span.beta.clone()] };
         LayerNorm { gamma, beta, epsilon: self.config.layer_norm_eps }
     }
 
@@ -26,16 +27,21 @@ impl Bert {
     fn prepare(&self, pass: Pass<'_>, activations: &mut Activations) {
         let Pass { weights, batch, .. } = pass;
         let pooler = self.spans.pooler.is_some();
-        activations.resize(&self.config, self.layout.head_class(), self.outputs, pooler, batch);
+        activations.resize(&self.config, self.layout.head(), self.outputs, pooler, batch);
         activations.position_rows.clear();
         for range in batch.ranges() {
             let rows = self.config.position_rows_of(&batch.input_ids[range]);
             activations.position_rows.extend(rows.map(|row| row as u32));
         }
-        activations.bias = self.spans.relative_bias.clone().map(|span| {
-            let longest = batch.ranges().map(|range| range.len()).max().unwrap_or(0);
-            self.config.distance_bias(&weights[span], longest)
-        });
+        let longest = batch.ranges().map(|range| range.len()).max().unwrap_or(0);
+        activations.bias =
+            self.spans.relative_bias.clone().map(|span| self.config.distance_bias(&weights[span], longest));
+        for theta in (0..self.config.layers).filter_map(|layer| self.config.attention_of(layer).theta) {
+            if activations.rotary.iter().all(|rotary| rotary.theta() != theta) {
+                activations.rotary.push(Rotary::new(theta, self.config.head_size()));
+            }
+        }
+        activations.rotary.iter_mut().for_each(|rotary| rotary.extend(longest));
     }
 
     /// Computes hidden states and logits of a batch into `activations`.
@@ -67,9 +73,7 @@ impl Bert {
         for layer in 0..self.config.layers {
             let integers =
                 integers.as_mut().map(|own| Integers { activations: &mut *own.activations, weights: own.weights });
-            match self.config.family.norm_placement {
-                NormPlacement::AfterResidual => self.layer_forward(pass, layer, integers, activations),
-            }
+            self.layer_forward(pass, layer, integers, activations);
         }
         self.head_forward(compute, weights, batch, mode, activations);
     }
@@ -100,9 +104,7 @@ impl Bert {
         let (from, to) = (activations.hidden_index(layers.start), activations.hidden_index(layers.end));
         activations.hidden[from].copy_from_slice(input);
         for layer in layers {
-            match self.config.family.norm_placement {
-                NormPlacement::AfterResidual => self.layer_forward(pass, layer, None, activations),
-            }
+            self.layer_forward(pass, layer, None, activations);
         }
         &activations.hidden[to]
     }
@@ -125,9 +127,7 @@ impl Bert {
         activations.resize_quantized(integers.is_some(), pass.batch.tokens(), &self.config);
         let (from, to) = (activations.hidden_index(layer), activations.hidden_index(layer + 1));
         activations.hidden[from].copy_from_slice(input);
-        match self.config.family.norm_placement {
-            NormPlacement::AfterResidual => self.layer_forward(pass, layer, integers, activations),
-        }
+        self.layer_forward(pass, layer, integers, activations);
         &activations.hidden[to]
     }
 
@@ -165,12 +165,60 @@ impl Bert {
         integers: Option<Integers<'_>>,
         activations: &mut Activations,
     ) {
+        match self.config.family.norm_placement {
+            NormPlacement::AfterResidual => self.norm_after_forward(pass, layer, integers, activations),
+            NormPlacement::BeforeSublayer => self.norm_before_forward(pass, layer, integers, activations),
+        }
+    }
+
+    /// How a layer turns its queries and keys; `None` where positions are not rotary.
+    pub(super) fn rotary_of<'a>(&self, activations: &'a [Rotary], layer: usize) -> Option<&'a Rotary> {
+        let theta = self.config.attention_of(layer).theta?;
+        activations.iter().find(|rotary| rotary.theta() == theta)
+    }
+
+    /// Turns queries and keys in `[T, 3H]`, or their gradients back.
+    pub(super) fn rotate(
+        &self,
+        compute: &Compute,
+        rotary: Option<&Rotary>,
+        turn: Turn,
+        positions: &[u32],
+        qkv: &mut [f32],
+    ) {
+        if let Some(rotary) = rotary {
+            let hidden = self.config.hidden_size;
+            compute.rotate(rotary, turn, positions, qkv, (3 * hidden, 2 * hidden));
+        }
+    }
+
+    /// A layer whose sublayers end in a norm.
+    fn norm_after_forward(
+        &self,
+        pass: Pass<'_>,
+        layer: usize,
+        integers: Option<Integers<'_>>,
+        activations: &mut Activations,
+    ) {
         let Pass { compute, weights, batch, mode } = pass;
         let spans = &self.spans.layers[layer];
         let (from, to) = (activations.hidden_index(layer), activations.hidden_index(layer + 1));
         let kept = activations.layer_index(layer);
-        let Activations { hidden, layers, pre_activation, scratch, keep, curvature, quantized: buffers, bias, .. } =
-            activations;
+        let Activations {
+            hidden,
+            layers,
+            pre_activation,
+            scratch,
+            keep,
+            curvature,
+            quantized: buffers,
+            bias,
+            rotary,
+            position_rows,
+            ..
+        } = activations;
+        let rotary = self.rotary_of(rotary, layer);
+        let rotate = |qkv: &mut [f32]| self.rotate(compute, rotary, Turn::Forward, position_rows, qkv);
         // The input is read and the output written: two different buffers of one list.
         let mut output = std::mem::take(&mut hidden[to]);
         let input = &hidden[from];
@@ -186,25 +234,28 @@ impl Bert {
 
         let linear = linear_at(weights, &spans.attention_inputs);
         let quantized = match &mut integers {
-            Some(integers) => Some(integers.attention_inputs(input, linear, qkv)),
+            Some(integers) => Some(integers.attention_inputs(input, linear, rotate, qkv)),
             None => {
                 linear::forward(compute, linear, input, qkv);
+                rotate(qkv);
                 None
             }
         };
         let dropout = self.dropout(mode, Place::Probabilities(layer));
         let treatment = attention::Treatment { dropout, quantized, teacher: None, bias: bias.as_ref() };
         let buffers = attention::ForwardBuffers { probabilities, scratch, context };
-        attention::forward_with(compute, self.heads(), batch, treatment, qkv, buffers);
+        attention::forward_with(compute, self.heads(layer), batch, treatment, qkv, buffers);
 
         let linear = linear_at(weights, &spans.attention_output);
         match &mut integers {
             Some(integers) => integers.attention_output(qkv, context, linear, &mut attention.sum),
             None => linear::forward(compute, linear, context, &mut attention.sum),
         }
-        let norm = self.norm_at(weights, &spans.attention_norm);
-        let dropout = self.dropout(mode, Place::AttentionOutput(layer));
-        residual_norm::forward(compute, norm, dropout, Some(input), attention, middle);
+        // Every layer of this kind has the norm.
+        if let Some(span) = &spans.attention_norm {
+            let (norm, dropout) = (self.norm_at(weights, span), self.dropout(mode, Place::AttentionOutput(layer)));
+            residual_norm::forward(compute, norm, dropout, Some(input), attention, middle);
+        }
 
         let linear = linear_at(weights, &spans.intermediate);
         match &mut integers {
@@ -212,10 +263,15 @@ impl Bert {
             None => linear::forward(compute, linear, middle, pre_activation),
         }
         let slope_target = keep.then_some(&mut slope[..]);
-        activation::forward(compute, self.config.activation, pre_activation, inner, slope_target);
+        self.activate(compute, pre_activation, inner, slope_target);
+        if let Some(dropout) = self.dropout(mode, Place::Inner(layer)) {
+            dropout.apply(compute, inner);
+        }
         let linear = linear_at(weights, &spans.output);
         match &mut integers {
-            Some(integers) => integers.output(inner, slope, linear, &mut saved_output.sum),
+            Some(integers) => {
+                integers.output(inner, slope, self.config.family.feed_forward, linear, &mut saved_output.sum)
+            }
             None => linear::forward(compute, linear, inner, &mut saved_output.sum),
         }
         let norm = self.norm_at(weights, &spans.output_norm);
@@ -224,7 +280,8 @@ impl Bert {
         hidden[to] = output;
     }
 
-    /// Pooler (first token → linear → activation), dropout, head; without a head, the vectors of texts.
+    /// The norm after the last layer, pooler (hidden states → linear → activation), dropout, head; without a head, the
+    /// vectors of texts.
     fn head_forward(
         &self,
         compute: &Compute,
@@ -234,10 +291,28 @@ impl Bert {
         activations: &mut Activations,
     ) {
         let last = activations.hidden_index(self.config.layers);
-        let Activations { hidden, first_tokens, pooled, pooler_activation, head_input, logits, .. } = activations;
-        let encoded = &hidden[last];
+        let Activations {
+            hidden,
+            final_norm,
+            encoded,
+            first_tokens,
+            pooled,
+            pooler_activation,
+            pooler_norm,
+            head_input,
+            logits,
+            ..
+        } = activations;
+        let encoded = match &self.spans.final_norm {
+            None => &hidden[last],
+            Some(span) => {
+                final_norm.sum.copy_from_slice(&hidden[last]);
+                residual_norm::forward(compute, self.norm_at(weights, span), None, None, final_norm, encoded);
+                &*encoded
+            }
+        };
         if let Some(pooler) = self.pooler(compute, weights, batch, mode) {
-            pooler.forward(encoded, first_tokens, pooler_activation, pooled);
+            pooler.forward(encoded, first_tokens, pooler_activation, pooler_norm, pooled);
         }
         if let Some(vectors) = self.sentence_vector(batch) {
             vectors.forward(encoded, logits);

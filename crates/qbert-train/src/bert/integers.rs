@@ -11,6 +11,7 @@
 
 use qbert_kernels::int::{LinearInput, Quantizer};
 use qbert_kernels::{Compute, MatMut, MatRef};
+use qbert_model::family::FeedForward;
 use qbert_quant::{ActivationParams, Matrix};
 
 use super::activations::QuantizedInputs;
@@ -84,7 +85,7 @@ impl LayerIntegers<'_> {
         } else {
             values
         };
-        let part = linear.bias.len() / N;
+        let part = linear.outputs / N;
         let mut y = MatMut::new(y, *tokens, N * part);
         for (index, own) in own.into_iter().enumerate() {
             let outputs = index * part..(index + 1) * part;
@@ -96,17 +97,19 @@ impl LayerIntegers<'_> {
         }
     }
 
-    /// From the layer's input to query, key and value, in steps.
+    /// From the attention's input to query, key and value, turned by `rotate` where positions do that, in steps.
     pub(super) fn attention_inputs(
         &mut self,
         input: &[f32],
         linear: Linear<'_>,
+        rotate: impl FnOnce(&mut [f32]),
         qkv: &mut [f32],
     ) -> [ActivationParams; 3] {
         let params = self.params(Tensor::Input, input);
         self.notes.input = params;
         let operand = Operand { values: input, params, quantized: false };
         self.multiply([Matrix::Query, Matrix::Key, Matrix::Value], operand, linear, qkv);
+        rotate(qkv);
         let params = self.params_of_parts([Tensor::Query, Tensor::Key, Tensor::Value], qkv);
         self.notes.attention = params;
         let width = qkv.len() / self.tokens;
@@ -132,9 +135,22 @@ impl LayerIntegers<'_> {
     }
 
     /// The second feed-forward matrix, after the activation's output is quantized in place.
-    pub(super) fn output(&mut self, inner: &mut [f32], slope: &mut [f32], linear: Linear<'_>, y: &mut [f32]) {
+    pub(super) fn output(
+        &mut self,
+        inner: &mut [f32],
+        slope: &mut [f32],
+        kind: FeedForward,
+        linear: Linear<'_>,
+        y: &mut [f32],
+    ) {
         let params = self.params(Tensor::Inner, inner);
-        quantize::forward_with_slope(self.compute, params, inner, slope);
+        match kind {
+            FeedForward::Plain => quantize::forward_with_slope(self.compute, params, inner, slope),
+            FeedForward::Gated => {
+                let width = inner.len() / self.tokens;
+                quantize::forward_with_slopes(self.compute, params, width, inner, slope);
+            }
+        }
         self.multiply([Matrix::Output], Operand { values: inner, params, quantized: true }, linear, y);
     }
 }

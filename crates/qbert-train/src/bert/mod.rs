@@ -10,6 +10,8 @@
 
 mod activations;
 mod backward;
+mod before;
+mod feed_forward;
 mod forward;
 mod integers;
 mod quantized;
@@ -19,7 +21,8 @@ mod tangent;
 use std::sync::Arc;
 
 use qbert_kernels::{Compute, DropoutKey};
-use qbert_model::{Config, Head, ParameterLayout};
+use qbert_model::family::SublayerRate;
+use qbert_model::{Config, Head, ParameterLayout, PoolerSettings};
 
 pub use activations::{Activations, BackwardBuffers, LayerActivations};
 pub use quantized::{ActivationQuantizer, ActivationTensor, Integers, Quantized, WeightCodes};
@@ -94,6 +97,7 @@ enum Place {
     Embedding,
     Head,
     PoolerInput,
+    Inner(usize),
 }
 
 impl Place {
@@ -105,6 +109,7 @@ impl Place {
             Self::Probabilities(layer) => 4 + 4 * layer as u32,
             Self::AttentionOutput(layer) => 5 + 4 * layer as u32,
             Self::Output(layer) => 6 + 4 * layer as u32,
+            Self::Inner(layer) => 7 + 4 * layer as u32,
         }
     }
 }
@@ -116,6 +121,8 @@ pub struct Bert {
     layout: Arc<ParameterLayout>,
     spans: Spans,
     outputs: usize,
+    /// The β of norms that have none.
+    zeros: Vec<f32>,
 }
 
 impl Bert {
@@ -123,10 +130,11 @@ impl Bert {
     pub fn new(config: &Config, layout: Arc<ParameterLayout>) -> Result<Self> {
         let spans = Spans::new(config, &layout)?;
         let outputs = match &spans.head {
-            Some(head) => head.bias.len(),
+            Some(head) => head.outputs,
             None => vector_width(config),
         };
-        Ok(Self { config: config.clone(), layout, spans, outputs })
+        let zeros = vec![0.0; config.hidden_size.max(config.embedding_size)];
+        Ok(Self { config: config.clone(), layout, spans, outputs, zeros })
     }
 
     /// The configuration.
@@ -158,16 +166,24 @@ impl Bert {
         self.outputs
     }
 
-    fn heads(&self) -> Heads {
-        Heads { count: self.config.heads, width: self.config.head_size() }
+    /// The heads of a computed layer.
+    pub(crate) fn heads(&self, layer: usize) -> Heads {
+        activations::heads_of(&self.config, layer)
     }
 
     /// The pooler, where the model has one.
-    fn pooler<'a>(&self, compute: &'a Compute, weights: &'a [f32], batch: &'a Batch, mode: Mode) -> Option<Pooler<'a>> {
-        let (span, described) = (self.spans.pooler.as_ref()?, self.layout.head_class().pooler?);
+    fn pooler<'a>(
+        &'a self,
+        compute: &'a Compute,
+        weights: &'a [f32],
+        batch: &'a Batch,
+        mode: Mode,
+    ) -> Option<Pooler<'a>> {
+        let (span, settings) = (self.spans.pooler.as_ref()?, self.config.pooler(self.layout.head())?);
         let dropout = self.dropout(mode, Place::PoolerInput);
-        let activation = described.activation;
-        Some(Pooler { compute, linear: linear_at(weights, span), batch, activation, dropout })
+        let PoolerSettings { activation, reads } = settings;
+        let norm = self.spans.pooler_norm.as_ref().map(|span| self.norm_at(weights, span));
+        Some(Pooler { compute, linear: linear_at(weights, span), batch, activation, reads, norm, dropout })
     }
 
     fn dropout(&self, mode: Mode, place: Place) -> Option<Dropout> {
@@ -176,13 +192,22 @@ impl Bert {
         let sublayers = self.config.family.sublayer_dropout;
         let rate = match place {
             Place::Probabilities(_) => self.config.attention_dropout,
-            Place::AttentionOutput(_) if !sublayers.attention => 0.0,
-            Place::Output(_) if !sublayers.feed_forward => 0.0,
-            Place::AttentionOutput(_) | Place::Output(_) | Place::Embedding => self.config.hidden_dropout,
+            Place::AttentionOutput(_) => self.sublayer_rate(sublayers.attention),
+            Place::Output(_) => self.sublayer_rate(sublayers.feed_forward),
+            Place::Inner(_) => self.config.inner_dropout,
+            Place::Embedding => self.config.hidden_dropout,
             Place::PoolerInput if !class.pooler.is_some_and(|pooler| pooler.input_dropout) => 0.0,
             Place::Head | Place::PoolerInput => self.config.head_dropout(head),
         };
         (rate > 0.0).then(|| Dropout { key: DropoutKey::new(seed, step, place.site()), rate })
+    }
+
+    fn sublayer_rate(&self, rate: SublayerRate) -> f32 {
+        match rate {
+            SublayerRate::None => 0.0,
+            SublayerRate::Hidden => self.config.hidden_dropout,
+            SublayerRate::Attention => self.config.attention_dropout,
+        }
     }
 
     /// Checks that every index in a batch is valid, once, before any kernel runs.

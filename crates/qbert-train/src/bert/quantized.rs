@@ -19,9 +19,9 @@ use qbert_quant::{ActivationParams, Matrix};
 /// The quantized activation tensors of an encoder layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ActivationTensor {
-    /// The hidden state that enters `W_q`, `W_k` and `W_v`.
+    /// What enters `W_q`, `W_k` and `W_v`.
     Input,
-    /// Queries, with their bias.
+    /// Queries, with their bias, turned where positions are rotary.
     Query,
     /// Keys.
     Key,

@@ -12,8 +12,10 @@ use crate::error::{Error, Result};
 pub struct LinearSpan {
     /// Place of the weight.
     pub weight: Range<usize>,
-    /// Place of the bias.
+    /// Place of the bias; empty where there is none.
     pub bias: Range<usize>,
+    /// Rows of the weight.
+    pub outputs: usize,
 }
 
 /// A LayerNorm's place.
@@ -21,7 +23,7 @@ pub struct LinearSpan {
 pub struct NormSpan {
     /// Place of γ.
     pub gamma: Range<usize>,
-    /// Place of β.
+    /// Place of β; empty where there is none.
     pub beta: Range<usize>,
 }
 
@@ -32,19 +34,20 @@ pub struct LayerSpans {
     pub attention_inputs: LinearSpan,
     /// The projection after attention.
     pub attention_output: LinearSpan,
-    /// LayerNorm after attention.
-    pub attention_norm: NormSpan,
+    /// The norm of the attention; `None` where there is none.
+    pub attention_norm: Option<NormSpan>,
     /// First feed-forward matrix.
     pub intermediate: LinearSpan,
     /// Second feed-forward matrix.
     pub output: LinearSpan,
-    /// LayerNorm after the feed-forward network.
+    /// The norm of the feed-forward network.
     pub output_norm: NormSpan,
 }
 
 impl LinearSpan {
     fn counted_from(&self, start: usize) -> Self {
-        Self { weight: counted_from(&self.weight, start), bias: counted_from(&self.bias, start) }
+        let Self { weight, bias, outputs } = self;
+        Self { weight: counted_from(weight, start), bias: counted_from(bias, start), outputs: *outputs }
     }
 }
 
@@ -60,7 +63,7 @@ impl LayerSpans {
         Self {
             attention_inputs: self.attention_inputs.counted_from(start),
             attention_output: self.attention_output.counted_from(start),
-            attention_norm: self.attention_norm.counted_from(start),
+            attention_norm: self.attention_norm.as_ref().map(|norm| norm.counted_from(start)),
             intermediate: self.intermediate.counted_from(start),
             output: self.output.counted_from(start),
             output_norm: self.output_norm.counted_from(start),
@@ -85,8 +88,12 @@ pub struct Spans {
     pub relative_bias: Option<Range<usize>>,
     /// The encoder layers as they are computed. Those that share weights have the same places.
     pub layers: Vec<LayerSpans>,
+    /// The norm after the last layer, where the model has one.
+    pub final_norm: Option<NormSpan>,
     /// The pooler, where the model has one.
     pub pooler: Option<LinearSpan>,
+    /// The norm after its activation, where it has one.
+    pub pooler_norm: Option<NormSpan>,
     /// The head, where the model has one.
     pub head: Option<LinearSpan>,
 }
@@ -99,6 +106,10 @@ impl Spans {
             Some(_) => places.linear(module).map(Some),
             None => Ok(None),
         };
+        let optional_norm = |module: Module| match layout.role(module.weight()) {
+            Some(_) => places.norm(module).map(Some),
+            None => Ok(None),
+        };
         Ok(Self {
             embeddings: Embedding::ALL.map(|table| {
                 let parameter = layout.role(Module::table(table).weight());
@@ -108,7 +119,9 @@ impl Spans {
             projection: optional(Module::EmbeddingProjection)?,
             relative_bias: layout.role(Module::RelativeBias.weight()).map(|parameter| parameter.span.clone()),
             layers: (0..config.layers).map(|layer| places.layer(config.weights_of(layer))).collect::<Result<_>>()?,
+            final_norm: optional_norm(Module::FinalNorm)?,
             pooler: optional(Module::Pooler)?,
+            pooler_norm: optional_norm(Module::PoolerNorm)?,
             head: optional(Module::Head)?,
         })
     }
@@ -125,26 +138,38 @@ impl Places<'_> {
         Ok(parameter.span.clone())
     }
 
+    /// The place of a bias. One that the model does not have is empty, behind the weight.
+    fn bias(&self, module: Module, weight: &Range<usize>) -> Range<usize> {
+        self.layout.role(module.bias()).map_or(weight.end..weight.end, |parameter| parameter.span.clone())
+    }
+
     fn linear(&self, module: Module) -> Result<LinearSpan> {
-        Ok(LinearSpan { weight: self.of(module.weight())?, bias: self.of(module.bias())? })
+        let weight = self.of(module.weight())?;
+        let outputs = self.layout.role(module.weight()).map_or(0, |parameter| parameter.shape[0]);
+        Ok(LinearSpan { bias: self.bias(module, &weight), weight, outputs })
     }
 
     fn norm(&self, module: Module) -> Result<NormSpan> {
-        Ok(NormSpan { gamma: self.of(module.weight())?, beta: self.of(module.bias())? })
+        let gamma = self.of(module.weight())?;
+        Ok(NormSpan { beta: self.bias(module, &gamma), gamma })
     }
 
     fn layer(&self, layer: usize) -> Result<LayerSpans> {
         let linear = |matrix: Matrix| self.linear(Module::matrix(layer, matrix));
         // The layout puts query, key and value next to each other, weights first; one span covers all three.
         let (first, last) = (linear(Matrix::Query)?, linear(Matrix::Value)?);
-        let attention_inputs =
-            LinearSpan { weight: first.weight.start..last.weight.end, bias: first.bias.start..last.bias.end };
+        let weight = first.weight.start..last.weight.end;
+        let bias = if first.bias.is_empty() { weight.end..weight.end } else { first.bias.start..last.bias.end };
+        let attention_inputs = LinearSpan { weight, bias, outputs: 3 * first.outputs };
         debug_assert_eq!(attention_inputs.weight.len(), 3 * first.weight.len());
         debug_assert_eq!(attention_inputs.bias.len(), 3 * first.bias.len());
         Ok(LayerSpans {
             attention_inputs,
             attention_output: linear(Matrix::AttentionOutput)?,
-            attention_norm: self.norm(Module::AttentionNorm(layer))?,
+            attention_norm: match self.layout.role(Module::AttentionNorm(layer).weight()) {
+                Some(_) => Some(self.norm(Module::AttentionNorm(layer))?),
+                None => None,
+            },
             intermediate: linear(Matrix::Intermediate)?,
             output: linear(Matrix::Output)?,
             output_norm: self.norm(Module::OutputNorm(layer))?,

@@ -4,6 +4,10 @@
 //! Each sequence is one task and touches only its own rows. Probabilities before dropout are kept for the
 //! backward pass: `N·n²` per sequence, head after head.
 //!
+//! Sequences longer than [`LONGEST_KEPT`], and those that a [`Window`] does not cover, are cut into tiles, and their
+//! probabilities are computed again where they are needed: memory then grows with the length, and with a window
+//! time does so too.
+//!
 //! Where queries, keys and values are quantized ([`Treatment::quantized`]), the forward pass computes as integer inference
 //! does: both products sum whole numbers of steps, and the step sizes are multiplied in once, where the runtime does it.
 //! Such sums are exact in f32 below 2^24, whatever their order. Those of the scores are at most `255²·D`, so they are
@@ -12,24 +16,31 @@
 //! The paper writes `√d` for the model's width in the denominator; BERT divides by `√D`, the width of a head.
 
 mod tangent;
+mod tiled;
 
-use qbert_kernels::{BiasRows, Compute, DistanceBias, Kernels, MatMut, MatRef, Start};
+use qbert_kernels::{BiasRows, Compute, DistanceBias, Kernels, MatMut, MatRef, Start, Window};
 use qbert_model::family::RelativeBias;
 use qbert_quant::ActivationParams;
 
 pub use tangent::{BackwardTangent, ForwardTangent, backward_tangent, forward_tangent};
+pub use tiled::{Side, divergences};
 
 use super::Dropout;
 use super::embedding::split_by_sequence;
 use crate::batch::Batch;
 
-/// Heads and their width.
+/// The longest sequence whose probabilities are kept; the longest of BERT.
+pub const LONGEST_KEPT: usize = 512;
+
+/// Heads, their width, and how far they see.
 #[derive(Debug, Clone, Copy)]
 pub struct Heads {
     /// `N`
     pub count: usize,
     /// `D`
     pub width: usize,
+    /// What a token sees; `None` for all of its sequence.
+    pub window: Option<Window>,
 }
 
 impl Heads {
@@ -41,14 +52,41 @@ impl Heads {
         1.0 / (self.width as f32).sqrt()
     }
 
+    /// Whether the probabilities of a sequence are kept.
+    fn keeps(self, length: usize) -> bool {
+        length <= LONGEST_KEPT && self.window.is_none_or(|window| window.covers(length))
+    }
+
+    /// Whether those of every sequence of a batch are.
+    pub fn keeps_all(self, batch: &Batch) -> bool {
+        batch.ranges().all(|range| self.keeps(range.len()))
+    }
+
+    /// Elements of one head's probabilities of a sequence; 0 where they are not kept.
+    fn square(self, length: usize) -> usize {
+        if self.keeps(length) { length * length } else { 0 }
+    }
+
     /// Elements of the probabilities of a whole batch.
     pub fn probabilities(self, batch: &Batch) -> usize {
-        batch.ranges().map(|range| self.count * range.len() * range.len()).sum()
+        batch.ranges().map(|range| self.count * self.square(range.len())).sum()
     }
 
     /// Elements of the scratch memory of a whole batch: one head's probabilities per sequence.
     pub fn scratch(self, batch: &Batch) -> usize {
-        batch.ranges().map(|range| range.len() * range.len()).sum()
+        batch.ranges().map(|range| self.square(range.len())).sum()
+    }
+
+    /// What each sequence has of the probabilities: where its own begin in memory, and where dropout counts them from,
+    /// kept or not.
+    fn places(self, batch: &Batch) -> impl Iterator<Item = Place> {
+        let (mut start, mut counted) = (0, 0);
+        batch.ranges().map(move |range| {
+            let place = Place { start, counted, square: self.square(range.len()) };
+            start += self.count * place.square;
+            counted += self.count * range.len() * range.len();
+            place
+        })
     }
 
     /// Query, key and value of one head, as columns of a sequence's rows.
@@ -62,6 +100,17 @@ impl Heads {
     }
 }
 
+/// Where the probabilities of a sequence are.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// The first element in memory.
+    start: usize,
+    /// The number of that element for dropout's masks.
+    counted: usize,
+    /// Elements of one head; 0 where they are not kept.
+    square: usize,
+}
+
 /// What is done to attention's inputs and probabilities: quantization, then dropout, and distillation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Treatment<'a> {
@@ -72,19 +121,32 @@ pub struct Treatment<'a> {
     /// ([`ActivationParams::PROBABILITIES`]). All of them lie in the range, so the straight-through gradient of this is 1
     /// everywhere.
     pub quantized: Option<[ActivationParams; 3]>,
-    /// A teacher's probabilities of the same batch, and the weight of each row's divergence from them in the loss
-    /// ([`super::distill`]); only the backward pass uses it.
-    pub teacher: Option<(&'a [f32], f32)>,
+    /// A teacher's attention to the same batch ([`super::distill`]); only the backward pass uses it.
+    pub teacher: Option<Teacher<'a>>,
     /// What is added to the scaled scores.
     pub bias: Option<&'a DistanceBias>,
 }
 
+/// A teacher's attention, and the weight of each row's divergence from it in the loss.
+#[derive(Debug, Clone, Copy)]
+pub struct Teacher<'a> {
+    /// Its query, key and value, in full precision.
+    pub qkv: &'a [f32],
+    /// Its probabilities.
+    pub probabilities: &'a [f32],
+    /// The weight of each row.
+    pub weight: f32,
+}
+
 /// One sequence's share of a forward pass.
 struct ForwardTask<'a> {
+    /// Query, key and value.
+    rows: &'a [f32],
     probabilities: &'a mut [f32],
     scratch: &'a mut [f32],
     context: &'a mut [f32],
-    first_probability: usize,
+    /// The number of the first probability for dropout's masks.
+    counted: usize,
 }
 
 /// From `qkv` `[T, 3H]` to `context` `[T, H]`, keeping the probabilities; `scratch` is [`Heads::scratch`] long.
@@ -111,21 +173,20 @@ pub fn forward_with(
     let hidden = heads.hidden();
     let contexts = split_by_sequence(buffers.context, batch, hidden);
     let mut rest = (buffers.probabilities, buffers.scratch);
-    let mut first_probability = 0;
     let mut tasks = Vec::with_capacity(contexts.len());
-    for (range, context) in batch.ranges().zip(contexts) {
-        let square = range.len() * range.len();
-        let (probabilities, later) = rest.0.split_at_mut(heads.count * square);
-        let (scratch, later_scratch) = rest.1.split_at_mut(square);
+    for ((range, context), place) in batch.ranges().zip(contexts).zip(heads.places(batch)) {
+        let rows = &qkv[range.start * 3 * hidden..range.end * 3 * hidden];
+        if place.square == 0 {
+            tiled::forward(compute, heads, treatment, rows, place.counted, context);
+            continue;
+        }
+        let (probabilities, later) = rest.0.split_at_mut(heads.count * place.square);
+        let (scratch, later_scratch) = rest.1.split_at_mut(place.square);
         rest = (later, later_scratch);
-        tasks.push(ForwardTask { probabilities, scratch, context, first_probability });
-        first_probability += heads.count * square;
+        tasks.push(ForwardTask { rows, probabilities, scratch, context, counted: place.counted });
     }
     let kernels = compute.kernels();
-    compute.threads().for_each_item(&mut tasks, |sequence, task| {
-        let rows = batch.sequence(sequence);
-        forward_sequence(kernels, heads, treatment, &qkv[rows.start * 3 * hidden..rows.end * 3 * hidden], task);
-    });
+    compute.threads().for_each_item(&mut tasks, |_, task| forward_sequence(kernels, heads, treatment, task));
 }
 
 /// What a forward pass writes.
@@ -139,26 +200,20 @@ pub struct ForwardBuffers<'a> {
     pub context: &'a mut [f32],
 }
 
-fn forward_sequence(
-    kernels: Kernels,
-    heads: Heads,
-    treatment: Treatment<'_>,
-    rows: &[f32],
-    task: &mut ForwardTask<'_>,
-) {
+fn forward_sequence(kernels: Kernels, heads: Heads, treatment: Treatment<'_>, task: &mut ForwardTask<'_>) {
     let hidden = heads.hidden();
     let length = task.context.len() / hidden;
     let square = length * length;
     let mut context = MatMut::new(task.context, length, hidden);
     for (head, probabilities) in task.probabilities.chunks_exact_mut(square).enumerate() {
-        let [query, key, value] = heads.parts(rows, head);
+        let [query, key, value] = heads.parts(task.rows, head);
         kernels.gemm_nt(query, key, Start::ZERO, MatMut::new(probabilities, length, length));
         let scale = treatment.score_scale(heads);
         match treatment.bias {
             None => kernels.softmax(probabilities, length, scale),
             Some(bias) => kernels.softmax_biased(probabilities, length, scale, BiasRows { bias, head, first: 0 }),
         }
-        let offset = task.first_probability + head * square;
+        let offset = task.counted + head * square;
         let kept = treatment.apply(kernels, probabilities, &mut *task.scratch, offset, |values| {
             for value in values {
                 *value = ActivationParams::PROBABILITIES.steps(*value);
@@ -253,8 +308,10 @@ struct BackwardTask<'a> {
     rows: &'a [f32],
     d_context: MatRef<'a>,
     probabilities: &'a [f32],
-    /// Where they begin in those of the whole batch: dropout's masks are counted from there.
-    first_probability: usize,
+    /// The teacher's.
+    teacher: Option<(&'a [f32], f32)>,
+    /// The number of the first one for dropout's masks.
+    counted: usize,
     scratch: &'a mut [f32],
     d_rows: &'a mut [f32],
     /// Sums of the scores' gradients over diagonals `[N, 2n - 1]`; empty without a bias.
@@ -284,22 +341,38 @@ pub fn backward_with(
     let BackwardBuffers { qkv, probabilities, d_context, scratch, d_qkv, d_bias } = buffers;
     let rows_of_gradient = split_by_sequence(d_qkv, batch, 3 * hidden);
     let mut rest = scratch;
-    let mut first_probability = 0;
+    let mut d_bias = d_bias;
     let mut tasks = Vec::with_capacity(rows_of_gradient.len());
-    for (range, d_rows) in batch.ranges().zip(rows_of_gradient) {
-        let square = range.len() * range.len();
-        let (scratch, later) = rest.split_at_mut(2 * square);
+    for ((range, d_rows), place) in batch.ranges().zip(rows_of_gradient).zip(heads.places(batch)) {
+        let length = range.len();
+        let of_rows = |matrix| rows_of(matrix, &range, 3 * hidden);
+        let mut d_diagonals = vec![0.0; if d_bias.is_some() { heads.count * (2 * length - 1) } else { 0 }];
+        let d_context = MatRef::new(&d_context[range.start * hidden..range.end * hidden], length, hidden);
+        if place.square == 0 {
+            let given = tiled::Given {
+                rows: of_rows(qkv),
+                d_context,
+                teacher: treatment.teacher.map(|teacher| (of_rows(teacher.qkv), teacher.weight)),
+                counted: place.counted,
+            };
+            tiled::backward(compute, heads, treatment, given, d_rows, &mut d_diagonals);
+            if let Some(d_bias) = &mut d_bias {
+                d_bias.add(heads, &d_diagonals);
+            }
+            continue;
+        }
+        let (scratch, later) = rest.split_at_mut(2 * place.square);
         rest = later;
-        let own = first_probability..first_probability + heads.count * square;
-        first_probability = own.end;
+        let own = place.start..place.start + heads.count * place.square;
         tasks.push(BackwardTask {
-            rows: &qkv[range.start * 3 * hidden..range.end * 3 * hidden],
-            d_context: MatRef::new(&d_context[range.start * hidden..range.end * hidden], range.len(), hidden),
-            first_probability: own.start,
+            rows: of_rows(qkv),
+            d_context,
+            counted: place.counted,
+            teacher: treatment.teacher.map(|teacher| (&teacher.probabilities[own.clone()], teacher.weight)),
             probabilities: &probabilities[own],
             scratch,
             d_rows,
-            d_diagonals: vec![0.0; if d_bias.is_some() { heads.count * (2 * range.len() - 1) } else { 0 }],
+            d_diagonals,
         });
     }
     let kernels = compute.kernels();
@@ -310,18 +383,23 @@ pub fn backward_with(
     }
 }
 
+/// The rows of a sequence.
+fn rows_of<'a>(matrix: &'a [f32], range: &std::ops::Range<usize>, width: usize) -> &'a [f32] {
+    &matrix[range.start * width..range.end * width]
+}
+
 /// With `P` the probabilities, `M` the dropout mask, `C = (P∘M)·V`:
 /// (`Q(P)∘M` in the place of `P∘M` where probabilities are quantized),
 /// `dV = (P∘M)ᵀ·dC`, `dP = M∘(dC·Vᵀ)`, `dS = scale·P∘(dP − Σ P·dP)`, `dQ = dS·K`, `dK = dSᵀ·Q`.
 fn backward_sequence(kernels: Kernels, heads: Heads, treatment: Treatment<'_>, task: &mut BackwardTask<'_>) {
-    let BackwardTask { rows, d_context, probabilities, first_probability, .. } = *task;
+    let BackwardTask { rows, d_context, probabilities, teacher, counted, .. } = *task;
     let (hidden, length) = (heads.hidden(), d_context.rows());
     let square = length * length;
     let (masked, d_scores) = task.scratch.split_at_mut(square);
     let mut d_rows = MatMut::new(task.d_rows, length, 3 * hidden);
     for head in 0..heads.count {
         let [query, key, value] = heads.parts(rows, head);
-        let offset = first_probability + head * square;
+        let offset = counted + head * square;
         let own = &probabilities[head * square..(head + 1) * square];
         let columns = head * heads.width..(head + 1) * heads.width;
         let part = |third: usize| third * hidden + columns.start..third * hidden + columns.end;
@@ -337,8 +415,8 @@ fn backward_sequence(kernels: Kernels, heads: Heads, treatment: Treatment<'_>, t
         let by_diagonals = !task.d_diagonals.is_empty();
         let scale = if by_diagonals { 1.0 } else { heads.scale() };
         kernels.softmax_backward(own, d_scores, length, scale);
-        if let Some((teacher, weight)) = treatment.teacher {
-            let pairs = own.iter().zip(&teacher[offset..offset + square]);
+        if let Some((teacher, weight)) = teacher {
+            let pairs = own.iter().zip(&teacher[head * square..(head + 1) * square]);
             for (d, (s, t)) in d_scores.iter_mut().zip(pairs) {
                 *d += weight * scale * (s - t);
             }

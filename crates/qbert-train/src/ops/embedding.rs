@@ -12,7 +12,7 @@ use crate::batch::Batch;
 pub struct Tables<'a> {
     /// `[vocabulary, E]`
     pub word: &'a [f32],
-    /// `[positions, E]`
+    /// `[positions, E]`, empty for a model without such a table
     pub position: &'a [f32],
     /// `[types, E]`, empty for a model without token types
     pub token_type: &'a [f32],
@@ -23,7 +23,7 @@ pub struct Tables<'a> {
 pub struct TableGradients<'a> {
     /// `[vocabulary, E]`
     pub word: &'a mut [f32],
-    /// `[positions, E]`
+    /// `[positions, E]`, empty for a model without such a table
     pub position: &'a mut [f32],
     /// `[types, E]`, empty for a model without token types
     pub token_type: &'a mut [f32],
@@ -44,7 +44,9 @@ pub fn forward(compute: &Compute, tables: Tables<'_>, batch: &Batch, positions: 
             let token = first + index;
             let (id, segment) = (batch.input_ids[token], batch.segments[token]);
             out.copy_from_slice(&tables.word[row(id as usize, width)]);
-            kernels.add_scaled(1.0, &tables.position[row(positions[token] as usize, width)], out);
+            if !tables.position.is_empty() {
+                kernels.add_scaled(1.0, &tables.position[row(positions[token] as usize, width)], out);
+            }
             if !tables.token_type.is_empty() {
                 kernels.add_scaled(1.0, &tables.token_type[row(usize::from(segment), width)], out);
             }
@@ -66,7 +68,9 @@ pub fn backward(
     for (token, d) in d_sum.chunks_exact(width).enumerate() {
         let (id, segment) = (batch.input_ids[token] as usize, usize::from(batch.segments[token]));
         kernels.add_scaled(1.0, d, &mut gradients.word[row(id, width)]);
-        kernels.add_scaled(1.0, d, &mut gradients.position[row(positions[token] as usize, width)]);
+        if !gradients.position.is_empty() {
+            kernels.add_scaled(1.0, d, &mut gradients.position[row(positions[token] as usize, width)]);
+        }
         if !gradients.token_type.is_empty() {
             kernels.add_scaled(1.0, d, &mut gradients.token_type[row(segment, width)]);
         }

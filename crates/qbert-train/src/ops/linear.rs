@@ -10,28 +10,33 @@ use super::Dual;
 pub struct Linear<'a> {
     /// `W`, one row per output.
     pub weight: &'a [f32],
-    /// `b`
+    /// `b`; empty for a layer without a bias.
     pub bias: &'a [f32],
+    /// Rows of `W`.
+    pub outputs: usize,
 }
 
 impl<'a> Linear<'a> {
-    fn outputs(&self) -> usize {
-        self.bias.len()
+    fn inputs(&self) -> usize {
+        self.weight.len() / self.outputs
     }
 
-    fn inputs(&self) -> usize {
-        self.weight.len() / self.bias.len()
+    /// What its products are added to.
+    fn start(&self) -> Start<'a> {
+        if self.bias.is_empty() { Start::ZERO } else { Start::Bias(self.bias) }
     }
 
     fn matrix(&self) -> MatRef<'a> {
-        MatRef::new(self.weight, self.outputs(), self.inputs())
+        MatRef::new(self.weight, self.outputs, self.inputs())
     }
 
     /// The layer of some of the outputs.
     #[must_use]
     pub fn rows(&self, outputs: std::ops::Range<usize>) -> Self {
         let inputs = self.inputs();
-        Self { weight: &self.weight[outputs.start * inputs..outputs.end * inputs], bias: &self.bias[outputs] }
+        let weight = &self.weight[outputs.start * inputs..outputs.end * inputs];
+        let bias = if self.bias.is_empty() { self.bias } else { &self.bias[outputs.clone()] };
+        Self { weight, bias, outputs: outputs.len() }
     }
 }
 
@@ -40,20 +45,22 @@ impl<'a> Linear<'a> {
 pub struct LinearGradients<'a> {
     /// `+= dYᵀ·X`
     pub weight: &'a mut [f32],
-    /// `+= Σ_t dY`
+    /// `+= Σ_t dY`; empty for a layer without a bias.
     pub bias: &'a mut [f32],
+    /// Rows of the weight.
+    pub outputs: usize,
 }
 
 /// `y = x·Wᵀ + b`; `x` is `[T, inputs]`, `y` `[T, outputs]`.
 pub fn forward(compute: &Compute, linear: Linear<'_>, x: &[f32], y: &mut [f32]) {
     let rows = x.len() / linear.inputs();
-    forward_block(compute, linear, x, MatMut::new(y, rows, linear.outputs()));
+    forward_block(compute, linear, x, MatMut::new(y, rows, linear.outputs));
 }
 
 /// [`forward`] into columns of a wider matrix.
 pub fn forward_block(compute: &Compute, linear: Linear<'_>, x: &[f32], y: MatMut<'_>) {
     let x = MatRef::new(x, y.rows(), linear.inputs());
-    compute.gemm_nt(x, linear.matrix(), Start::Bias(linear.bias), y);
+    compute.gemm_nt(x, linear.matrix(), linear.start(), y);
 }
 
 /// [`forward`] from codes, with the kernel of the integer runtime: the sums are exact, and every rounding after them is
@@ -65,18 +72,20 @@ pub fn forward_codes(compute: &Compute, weights: &WideWeights, x: LinearInput<'_
 
 /// `dx = dy·W`, added to what is there with [`Start::ACCUMULATE`] (a residual's gradient).
 pub fn backward_input(compute: &Compute, linear: Linear<'_>, dy: &[f32], start: Start<'_>, dx: &mut [f32]) {
-    let rows = dy.len() / linear.outputs();
-    let (dy, dx) = (MatRef::new(dy, rows, linear.outputs()), MatMut::new(dx, rows, linear.inputs()));
+    let rows = dy.len() / linear.outputs;
+    let (dy, dx) = (MatRef::new(dy, rows, linear.outputs), MatMut::new(dx, rows, linear.inputs()));
     compute.gemm_nn(dy, linear.matrix(), start, dx);
 }
 
 /// Adds the gradients of weight and bias.
 pub fn backward_parameters(compute: &Compute, x: &[f32], dy: &[f32], gradients: LinearGradients<'_>) {
-    let outputs = gradients.bias.len();
+    let outputs = gradients.outputs;
     let (inputs, rows) = (gradients.weight.len() / outputs, dy.len() / outputs);
     let (x, dy) = (MatRef::new(x, rows, inputs), MatRef::new(dy, rows, outputs));
     compute.gemm_tn(dy, x, Start::ACCUMULATE, MatMut::new(gradients.weight, outputs, inputs));
-    compute.add_column_sums(dy, gradients.bias);
+    if !gradients.bias.is_empty() {
+        compute.add_column_sums(dy, gradients.bias);
+    }
 }
 
 /// `ẏ = ẋ·Wᵀ`, added to what is there with [`Start::ACCUMULATE`]: a residual's tangent, or, where the layer itself
@@ -90,7 +99,7 @@ pub fn forward_tangent(
 ) {
     let rows = x_tangent.len() / linear.inputs();
     let x_tangent = MatRef::new(x_tangent, rows, linear.inputs());
-    compute.gemm_nt(x_tangent, linear.matrix(), start, MatMut::new(y_tangent, rows, linear.outputs()));
+    compute.gemm_nt(x_tangent, linear.matrix(), start, MatMut::new(y_tangent, rows, linear.outputs));
 }
 
 /// The tangent of [`backward_input`]: `dẏ·W`, and where the layer itself moves, `+ dy·Ẇ`.
@@ -110,10 +119,9 @@ pub fn backward_input_tangent(
 
 /// Adds the tangents of the gradients of weight and bias: `dẏᵀ·x + dyᵀ·ẋ` and `Σ_t dẏ`.
 pub fn backward_parameters_tangent(compute: &Compute, x: Dual<'_>, dy: Dual<'_>, gradients: LinearGradients<'_>) {
-    let LinearGradients { weight, bias } = gradients;
-    let outputs = bias.len();
+    let LinearGradients { weight, bias, outputs } = gradients;
     let (inputs, rows) = (weight.len() / outputs, dy.value.len() / outputs);
-    backward_parameters(compute, x.value, dy.tangent, LinearGradients { weight: &mut *weight, bias });
+    backward_parameters(compute, x.value, dy.tangent, LinearGradients { weight: &mut *weight, bias, outputs });
     let (x_tangent, dy) = (MatRef::new(x.tangent, rows, inputs), MatRef::new(dy.value, rows, outputs));
     compute.gemm_tn(dy, x_tangent, Start::ACCUMULATE, MatMut::new(weight, outputs, inputs));
 }

@@ -15,6 +15,7 @@ pub mod attention;
 pub mod distill;
 pub mod dropout;
 pub mod embedding;
+pub mod gated;
 pub mod linear;
 pub mod loss;
 pub mod pooler;

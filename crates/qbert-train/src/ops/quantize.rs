@@ -136,6 +136,30 @@ pub fn forward_with_slope(compute: &Compute, params: ActivationParams, x: &mut [
     });
 }
 
+/// [`forward_with_slope`] for the output of a gated activation `[T, I]`, which has two slopes: `[T, 2I]`, side by side.
+pub fn forward_with_slopes(
+    compute: &Compute,
+    params: ActivationParams,
+    width: usize,
+    x: &mut [f32],
+    slopes: &mut [f32],
+) {
+    if slopes.is_empty() {
+        return forward_with_slope(compute, params, x, slopes);
+    }
+    compute.threads().for_each_chunk([x, slopes], [ROW_CHUNK * width, 2 * ROW_CHUNK * width], |_, [x, slopes]| {
+        for (x, slopes) in x.chunks_exact_mut(width).zip(slopes.chunks_exact_mut(2 * width)) {
+            let (first, second) = slopes.split_at_mut(width);
+            for ((x, first), second) in x.iter_mut().zip(first).zip(second) {
+                if !params.passes(*x) {
+                    (*first, *second) = (0.0, 0.0);
+                }
+                *x = params.round_trip(*x);
+            }
+        }
+    });
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
 mod tests {

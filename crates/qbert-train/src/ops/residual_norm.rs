@@ -1,4 +1,4 @@
-//! `y = LayerNorm(dropout(z) + x)`: how every sublayer ends.
+//! `y = LayerNorm(dropout(z) + x)`: how every sublayer ends, or, with the sum alone, how it begins.
 //!
 //! The sum takes the place of `z` and is kept for the backward pass together with each row's mean and deviation.
 
@@ -72,10 +72,20 @@ pub fn backward(
     d_sum: &mut [f32],
     gradients: LayerNormGradients<'_>,
 ) {
-    compute.layer_norm_backward(gamma, saved.normalized(), dy, d_sum, gradients);
+    with_beta(gradients, |gradients| {
+        compute.layer_norm_backward(gamma, saved.normalized(), dy, d_sum, gradients);
+    });
 }
 
-/// The direction in which γ and β move.
+/// Calls `add` with room for β's gradient, also where there is no β.
+fn with_beta(gradients: LayerNormGradients<'_>, add: impl FnOnce(LayerNormGradients<'_>)) {
+    let LayerNormGradients { gamma, beta } = gradients;
+    let mut unwanted = vec![0.0; if beta.is_empty() { gamma.len() } else { 0 }];
+    let beta = if beta.is_empty() { &mut unwanted } else { beta };
+    add(LayerNormGradients { gamma, beta });
+}
+
+/// The direction in which γ and β move; β is empty where there is none.
 #[derive(Debug, Clone, Copy)]
 pub struct Direction<'a> {
     /// γ̇
@@ -101,6 +111,12 @@ pub fn forward_tangent(
             let token = chunk * ROW_CHUNK + row;
             let (mean, rstd) = (saved.mean[token], saved.rstd[token]);
             let sum = &saved.sum[token * width..(token + 1) * width];
+            if beta.is_empty() {
+                for ((out, s), g) in out.iter_mut().zip(sum).zip(gamma) {
+                    *out += (s - mean) * rstd * g;
+                }
+                continue;
+            }
             for ((out, s), (g, b)) in out.iter_mut().zip(sum).zip(gamma.iter().zip(beta)) {
                 *out += (s - mean) * rstd * g + b;
             }
@@ -140,8 +156,9 @@ pub fn own_backward_tangent(
     let (width, rows) = (gamma_tangent.len(), saved.mean.len());
     let LayerNormGradients { gamma, beta } = gradients;
     // The ordinary backward pass of dẏ sums dẏ∘x̂ and dẏ; its gradient of the sum is not needed.
-    let sums = LayerNormGradients { gamma: &mut *gamma, beta };
-    compute.layer_norm_backward(gamma_tangent, saved.normalized(), dy.tangent, scratch, sums);
+    with_beta(LayerNormGradients { gamma: &mut *gamma, beta }, |sums| {
+        compute.layer_norm_backward(gamma_tangent, saved.normalized(), dy.tangent, scratch, sums);
+    });
     // With γ = 1 the forward tangent is x̂̇.
     compute.layer_norm_forward_tangent(&vec![1.0; width], saved.normalized(), sum_tangent, scratch);
     compute.multiply(dy.value, scratch);

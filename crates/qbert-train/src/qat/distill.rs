@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::batch::{Batch, Targets};
 use crate::bert::{Activations, BackwardBuffers, Bert, Mode, SoftTargets};
 use crate::error::{Error, Result};
+use crate::ops::attention::{self, Side};
 use crate::ops::distill;
 
 /// The weights of the terms of the loss.
@@ -125,11 +126,32 @@ impl Teacher {
         let states = student.hidden.iter().zip(&self.activations.hidden);
         let states: f64 = states.map(|(s, t)| distill::mean_square(compute, s, t)).sum();
         let rows = (batch.tokens() * bert.config().heads) as f64;
-        let layers = student.layers.iter().zip(&self.activations.layers);
-        let divergence: f64 =
-            layers.map(|(s, t)| distill::divergence(compute, &s.probabilities, &t.probabilities) / rows).sum();
+        let divergence: f64 = if attention == 0.0 {
+            0.0
+        } else {
+            (0..student.layers.len()).map(|layer| self.divergence(bert, compute, batch, student, layer) / rows).sum()
+        };
         let soft = answers * soft + similarities * alike;
         DistilledLoss { total: labels * own + soft + hidden * states + attention * divergence, labels: own }
+    }
+
+    /// The divergence of the student's attention from the teacher's in a layer, over all heads and rows.
+    fn divergence(&self, bert: &Bert, compute: &Compute, batch: &Batch, student: &Activations, layer: usize) -> f64 {
+        let (heads, own, teacher) = (bert.heads(layer), &student.layers[layer], &self.activations.layers[layer]);
+        if heads.keeps_all(batch) {
+            return distill::divergence(compute, &own.probabilities, &teacher.probabilities);
+        }
+        let sides = [(teacher, &self.activations.bias), (own, &student.bias)].map(|(own, bias)| Side {
+            qkv: &own.qkv,
+            probabilities: &own.probabilities,
+            treatment: attention::Treatment {
+                quantized: own.quantized.as_ref().map(|notes| notes.attention),
+                bias: bias.as_ref(),
+                ..attention::Treatment::default()
+            },
+        });
+        let kernels = compute.kernels();
+        attention::divergences(compute, heads, batch, sides, |p, q| kernels.divergence(p, q)).iter().sum()
     }
 
     /// What the backward pass trains the student towards.

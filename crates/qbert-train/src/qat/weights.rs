@@ -390,7 +390,9 @@ impl WeightQuantizer {
                 }
             };
             let (steps, lows) = (own.params.neuron_steps(), own.params.neuron_lows());
-            let numbers = Neurons { steps, lows, biases: &masters[own.bias.clone()] };
+            let zeros = vec![0.0; if own.bias.is_empty() { neurons } else { 0 }];
+            let biases = if own.bias.is_empty() { &zeros[..] } else { &masters[own.bias.clone()] };
+            let numbers = Neurons { steps, lows, biases };
             let values = &masters[own.span.clone()];
             let written = target.write(compute, numbers, |rows, codes| {
                 own.params.quantize_rows(rows.clone(), &values[rows.start * inputs..rows.end * inputs], codes)

@@ -1,7 +1,7 @@
 //! The buffers of a Hessian-vector product besides the activations.
 
 use super::{HessianPass, Point};
-use crate::ops::attention::Heads;
+use crate::ops::pooler::Pooler;
 
 /// One layer's gradients, kept from the ordinary backward pass.
 #[derive(Debug, Default)]
@@ -12,7 +12,7 @@ pub(super) struct LayerGradients {
     pub output_sum: Vec<f32>,
     /// Of the activation's output `[T, I]`.
     pub inner: Vec<f32>,
-    /// Of the activation's input `[T, I]`.
+    /// Of the activation's input `[T, I]`, `[T, 2I]` for a gated one.
     pub pre_activation: Vec<f32>,
     /// Of the first LayerNorm's output `[T, H]`.
     pub middle: Vec<f32>,
@@ -37,7 +37,7 @@ pub(super) struct LayerTangents {
 /// Tangents of the inputs of a layer's matrices: needed again only where the matrices move.
 #[derive(Debug, Default)]
 pub(super) struct OwnTangents {
-    /// Of the layer's input; empty where that is fixed.
+    /// Of what the attention reads: the layer's input, empty where that is fixed, or the output of the norm in front.
     pub input: Vec<f32>,
     pub context: Vec<f32>,
     pub middle: Vec<f32>,
@@ -55,7 +55,7 @@ pub(super) struct Head {
     pub pooled_tangent: Vec<f32>,
     /// Tangent of `d_input`.
     pub d_input_tangent: Vec<f32>,
-    /// The pooler's scratch memory `[2, B, H]`.
+    /// The pooler's scratch memory.
     pub scratch: Vec<f32>,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct BackwardTangents {
     pub middle: Vec<f32>,
     /// Of the activation's output `[T, I]`.
     pub inner: Vec<f32>,
-    /// Of the activation's input `[T, I]`.
+    /// Of the activation's input `[T, I]`, `[T, 2I]` for a gated one.
     pub pre_activation: Vec<f32>,
     /// Of the context `[T, H]`.
     pub context: Vec<f32>,
@@ -87,7 +87,8 @@ pub(super) struct BackwardTangents {
 struct Sizes {
     hidden: usize,
     inner: usize,
-    probabilities: usize,
+    /// What the first feed-forward matrix gives.
+    outer: usize,
     scratch: usize,
 }
 
@@ -95,24 +96,25 @@ impl LayerGradients {
     fn resize(&mut self, sizes: Sizes) {
         let Self { output, output_sum, inner, pre_activation, middle, attention_sum, context, qkv } = self;
         all([output, output_sum, middle, attention_sum, context], sizes.hidden);
-        all([inner, pre_activation], sizes.inner);
+        all([inner], sizes.inner);
+        all([pre_activation], sizes.outer);
         all([qkv], 3 * sizes.hidden);
     }
 }
 
 impl LayerTangents {
-    fn resize(&mut self, sizes: Sizes) {
+    fn resize(&mut self, sizes: Sizes, kept: usize) {
         let Self { qkv, probabilities, attention_sum, pre_activation, output_sum } = self;
         all([attention_sum, output_sum], sizes.hidden);
-        all([pre_activation], sizes.inner);
-        all([probabilities], sizes.probabilities);
+        all([pre_activation], sizes.outer);
+        all([probabilities], kept);
         all([qkv], 3 * sizes.hidden);
     }
 }
 
 impl OwnTangents {
     fn resize(&mut self, sizes: Sizes) {
-        all([&mut self.context, &mut self.middle], sizes.hidden);
+        all([&mut self.input, &mut self.context, &mut self.middle], sizes.hidden);
         all([&mut self.inner], sizes.inner);
     }
 }
@@ -121,7 +123,8 @@ impl BackwardTangents {
     fn resize(&mut self, sizes: Sizes) {
         let Self { hidden, sum, middle, inner, pre_activation, context, qkv, norm_scratch, scratch } = self;
         all([hidden, sum, middle, context, norm_scratch], sizes.hidden);
-        all([inner, pre_activation], sizes.inner);
+        all([inner], sizes.inner);
+        all([pre_activation], sizes.outer);
         all([qkv], 3 * sizes.hidden);
         all([scratch], sizes.scratch);
     }
@@ -134,12 +137,12 @@ fn all<const N: usize>(buffers: [&mut Vec<f32>; N], length: usize) {
 impl Sizes {
     fn of(point: Point<'_>) -> Self {
         let (config, batch) = (point.bert.config(), point.batch);
-        let heads = Heads { count: config.heads, width: config.head_size() };
+        let scratch = (0..config.layers).map(|layer| point.bert.heads(layer).scratch(batch)).max().unwrap_or(0);
         Self {
             hidden: batch.tokens() * config.hidden_size,
             inner: batch.tokens() * config.intermediate_size,
-            probabilities: heads.probabilities(batch),
-            scratch: 2 * heads.scratch(batch),
+            outer: batch.tokens() * config.intermediate_outputs(),
+            scratch: 2 * scratch,
         }
     }
 }
@@ -153,7 +156,8 @@ impl HessianPass {
         }
         for (index, own) in self.own.iter_mut().take(count).enumerate() {
             own.resize(sizes);
-            own.input.resize(if index == 0 { 0 } else { sizes.hidden }, 0.0);
+            let is_read = index > 0 || point.bert.config().has_final_norm();
+            own.input.resize(if is_read { sizes.hidden } else { 0 }, 0.0);
         }
     }
 
@@ -163,14 +167,18 @@ impl HessianPass {
         self.gradients.resize_with(config.layers, LayerGradients::default);
         self.tangents.resize_with(config.layers, LayerTangents::default);
         self.gradients.iter_mut().skip(self.lowest).for_each(|layer| layer.resize(sizes));
-        self.tangents.iter_mut().skip(self.lowest).for_each(|layer| layer.resize(sizes));
+        for (layer, tangents) in self.tangents.iter_mut().enumerate().skip(self.lowest) {
+            tangents.resize(sizes, point.bert.heads(layer).probabilities(point.batch));
+        }
         self.passing.resize(sizes);
         self.backward.resize(sizes);
         self.hidden.resize(sizes.hidden, 0.0);
+        self.encoded.resize(sizes.hidden, 0.0);
+        self.d_encoded.resize(if config.has_final_norm() { sizes.hidden } else { 0 }, 0.0);
         let (activations, head) = (&self.activations, &mut self.head);
         head.logits.resize(activations.logits.len(), 0.0);
         all([&mut head.d_input, &mut head.d_input_tangent], activations.head_input.len());
         head.pooled_tangent.resize(activations.pooled.len(), 0.0);
-        head.scratch.resize(2 * activations.pooled.len(), 0.0);
+        head.scratch.resize(Pooler::SCRATCH * activations.pooled.len(), 0.0);
     }
 }

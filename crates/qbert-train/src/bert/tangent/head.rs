@@ -2,23 +2,18 @@
 
 use qbert_kernels::Start;
 
-use super::buffers::Head;
+use super::buffers::{BackwardTangents, Head};
 use super::{HessianPass, Point, dual};
 use crate::bert::forward::linear_at;
-use crate::bert::{Activations, Mode};
-use crate::ops::linear;
+use crate::bert::{LinearSpan, Mode};
 use crate::ops::loss::{Loss, cross_entropy, cross_entropy_tangent};
 use crate::ops::pooler::{Pooler, Saved};
+use crate::ops::{linear, residual_norm};
 
 /// The pooler, where the head reads it.
 fn pooler_of(point: Point<'_>) -> Option<Pooler<'_>> {
     let pooler = point.bert.pooler(point.compute, point.weights, point.batch, Mode::Evaluate);
     pooler.filter(|_| point.bert.layout.head_class().reads_pooler())
-}
-
-/// What the pooler's forward pass left behind.
-fn saved(activations: &Activations) -> Saved<'_> {
-    Saved { first: &activations.first_tokens, pooled: &activations.pooled, activation: &activations.pooler_activation }
 }
 
 impl HessianPass {
@@ -29,34 +24,57 @@ impl HessianPass {
         logits.copy_from_slice(&self.activations.logits);
         let loss = cross_entropy(logits, batch, bert.outputs, self.scale);
         let d_output = &mut self.gradients[bert.config.layers - 1].output;
-        let Some(head) = &bert.spans.head else {
-            match bert.sentence_vector(batch) {
-                Some(vectors) => vectors.backward(&self.activations.hidden[bert.config.layers], logits, d_output),
-                None => d_output.fill(0.0),
+        match (&bert.spans.head, bert.sentence_vector(batch)) {
+            (Some(head), _) => {
+                linear::backward_input(compute, linear_at(weights, head), logits, Start::ZERO, d_input);
+                match pooler_of(point) {
+                    Some(pooler) => pooler.backward_input(Saved::of(&self.activations), d_input, scratch, d_output),
+                    None => d_output.copy_from_slice(d_input),
+                }
             }
-            return loss;
-        };
-        linear::backward_input(compute, linear_at(weights, head), logits, Start::ZERO, d_input);
-        match pooler_of(point) {
-            Some(pooler) => pooler.backward_input(saved(&self.activations), d_input, scratch, d_output),
-            None => d_output.copy_from_slice(d_input),
+            (None, Some(vectors)) => vectors.backward(self.activations.last_hidden(&bert.config), logits, d_output),
+            (None, None) => d_output.fill(0.0),
+        }
+        if let Some(span) = &bert.spans.final_norm {
+            let (gamma, d_encoded) = (&weights[span.gamma.clone()], &mut self.d_encoded);
+            d_encoded.copy_from_slice(d_output);
+            residual_norm::backward_input(compute, gamma, &self.activations.final_norm, d_encoded, d_output);
         }
         loss
     }
 
     /// From the tangent of the encoder's output to the tangent of its gradient.
     pub(super) fn head_tangents(&mut self, point: Point<'_>) {
+        let Point { bert, compute, weights, .. } = point;
+        match &bert.spans.final_norm {
+            None => self.encoded.copy_from_slice(&self.hidden),
+            Some(span) => {
+                let (gamma, norm) = (&weights[span.gamma.clone()], &self.activations.final_norm);
+                residual_norm::forward_tangent(compute, gamma, None, norm, &self.hidden, &mut self.encoded);
+            }
+        }
+        match &bert.spans.head {
+            Some(span) => self.score_tangents(point, span),
+            None => self.vector_tangents(point),
+        }
+        if let Some(span) = &bert.spans.final_norm {
+            let BackwardTangents { hidden, sum, .. } = &mut self.backward;
+            let (gamma, norm) = (&weights[span.gamma.clone()], self.activations.final_norm.moving(&self.hidden));
+            sum.copy_from_slice(hidden);
+            residual_norm::backward_tangent(compute, gamma, norm, dual(&self.d_encoded, sum), hidden);
+        }
+    }
+
+    /// From the tangent of what the head reads, or its pooler, to the tangent of its gradient.
+    fn score_tangents(&mut self, point: Point<'_>, span: &LinearSpan) {
         let Point { bert, compute, weights, batch } = point;
-        let Some(span) = &bert.spans.head else {
-            return self.vector_tangents(point);
-        };
         let Head { logits, d_input, pooled_tangent, d_input_tangent, scratch } = &mut self.head;
-        let (activations, encoded) = (&self.activations, &self.hidden);
+        let (activations, encoded) = (&self.activations, &self.encoded);
         let head = linear_at(weights, span);
         let pooler = pooler_of(point);
         let input_tangent = match pooler {
             Some(pooler) => {
-                pooler.forward_tangent(encoded, saved(activations), scratch, pooled_tangent);
+                pooler.forward_tangent(encoded, Saved::of(activations), scratch, pooled_tangent);
                 &*pooled_tangent
             }
             None => encoded,
@@ -68,7 +86,7 @@ impl HessianPass {
         match pooler {
             Some(pooler) => {
                 let d_pooled = dual(d_input, d_input_tangent);
-                pooler.backward_tangent(saved(activations), pooled_tangent, d_pooled, scratch, d_output);
+                pooler.backward_tangent(Saved::of(activations), d_pooled, scratch, d_output);
             }
             None => d_output.copy_from_slice(d_input_tangent),
         }
@@ -82,7 +100,7 @@ impl HessianPass {
             d_output.fill(0.0);
             return;
         };
-        let encoded = dual(&activations.hidden[bert.config.layers], &self.hidden);
+        let encoded = dual(activations.last_hidden(&bert.config), &self.encoded);
         let logits = &mut self.head.logits;
         vectors.forward_tangent(encoded, logits);
         cross_entropy_tangent(&activations.logits, logits, batch, bert.outputs, self.scale);

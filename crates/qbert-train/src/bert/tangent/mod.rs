@@ -12,13 +12,13 @@
 //! Not for training: there is no dropout, so the curvature is that of the loss in evaluation.
 
 mod backward;
+mod before;
 mod buffers;
 mod forward;
 mod gradients;
 mod head;
 
 use qbert_kernels::Compute;
-use qbert_model::family::NormPlacement;
 
 use super::spans::LayerSpans;
 use super::{Activations, Bert, Mode};
@@ -65,6 +65,10 @@ pub struct HessianPass {
     passing: OwnTangents,
     /// Tangent of the output of the layer just computed `[T, H]`.
     hidden: Vec<f32>,
+    /// The same behind the norm after the last layer `[T, H]`.
+    encoded: Vec<f32>,
+    /// Gradient behind that norm `[T, H]`; empty without one.
+    d_encoded: Vec<f32>,
     head: Head,
     backward: BackwardTangents,
     lowest: usize,
@@ -87,6 +91,8 @@ impl HessianPass {
             own: Vec::new(),
             passing: OwnTangents::default(),
             hidden: Vec::new(),
+            encoded: Vec::new(),
+            d_encoded: Vec::new(),
             head: Head::default(),
             backward: BackwardTangents::default(),
             lowest: 0,
@@ -103,8 +109,6 @@ impl HessianPass {
         let Point { bert, compute, weights, batch } = point;
         let layers = bert.config.distinct_layers();
         assert!(lowest < layers, "layer {lowest} of {layers}");
-        // The tangents are those of layers whose sublayers end in a norm.
-        let NormPlacement::AfterResidual = bert.config.family.norm_placement;
         bert.forward(compute, weights, batch, Mode::Evaluate, &mut self.activations);
         let computed = (0..bert.config.layers).find(|&layer| bert.config.weights_of(layer) >= lowest);
         self.lowest = computed.unwrap_or(0);

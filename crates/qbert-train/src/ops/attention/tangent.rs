@@ -10,9 +10,9 @@
 //! There is no dropout here: curvature is that of the loss in evaluation. `dP` and `dS` are computed again from `dC`;
 //! keeping them for every layer would cost more memory than the product costs time.
 
-use qbert_kernels::{Compute, Kernels, MatMut, MatRef, SoftmaxTangent, Start};
+use qbert_kernels::{Compute, DistanceBias, Kernels, MatMut, MatRef, SoftmaxTangent, Start};
 
-use super::Heads;
+use super::{Heads, Treatment, tiled};
 use crate::batch::Batch;
 use crate::ops::Dual;
 use crate::ops::embedding::split_by_sequence;
@@ -26,6 +26,8 @@ pub struct ForwardTangent<'a> {
     pub probabilities_tangent: &'a mut [f32],
     /// The context's tangent `[T, H]`.
     pub context_tangent: &'a mut [f32],
+    /// What the forward pass added to the scaled scores; needed where probabilities are computed again.
+    pub bias: Option<&'a DistanceBias>,
 }
 
 /// What a backward tangent is given again, and writes.
@@ -37,6 +39,8 @@ pub struct BackwardTangent<'a> {
     pub d_context: Dual<'a>,
     /// The probabilities, and their tangent as [`forward_tangent`] left it.
     pub probabilities: Dual<'a>,
+    /// As in [`ForwardTangent`].
+    pub bias: Option<&'a DistanceBias>,
     /// Two heads' worth of scratch: twice [`Heads::scratch`] elements.
     pub scratch: &'a mut [f32],
     /// Tangent of the gradient of `qkv` `[T, 3H]`, overwritten.
@@ -45,6 +49,7 @@ pub struct BackwardTangent<'a> {
 
 /// One sequence's share: what it writes and where its probabilities begin.
 struct Task<'a> {
+    sequence: usize,
     own: &'a mut [f32],
     out: &'a mut [f32],
     first_probability: usize,
@@ -59,24 +64,28 @@ struct Share {
     width: usize,
 }
 
-/// One task per sequence, with its share of `per_square` and its rows of `out`.
+/// One task per sequence whose probabilities are kept, with its share of `per_square` and its rows of `out`; `tiled` gets
+/// the others and their rows.
 fn tasks<'a>(
     heads: Heads,
     batch: &Batch,
     per_square: &'a mut [f32],
     out: &'a mut [f32],
     share: Share,
+    mut tiled: impl FnMut(usize, &mut [f32]),
 ) -> Vec<Task<'a>> {
     let Share { squares, width } = share;
     let mut rest = per_square;
-    let mut first_probability = 0;
     let mut tasks = Vec::with_capacity(batch.sequences());
-    for (range, out) in batch.ranges().zip(split_by_sequence(out, batch, width)) {
-        let square = range.len() * range.len();
-        let (own, later) = rest.split_at_mut(squares * square);
+    let sequences = split_by_sequence(out, batch, width).into_iter().zip(heads.places(batch));
+    for (sequence, (out, place)) in sequences.enumerate() {
+        if place.square == 0 {
+            tiled(sequence, out);
+            continue;
+        }
+        let (own, later) = rest.split_at_mut(squares * place.square);
         rest = later;
-        tasks.push(Task { own, out, first_probability });
-        first_probability += heads.count * square;
+        tasks.push(Task { sequence, own, out, first_probability: place.start });
     }
     tasks
 }
@@ -93,12 +102,16 @@ fn dual_rows<'a>(matrix: Dual<'a>, batch: &Batch, sequence: usize, width: usize)
 /// From `qkv` and its tangent `[T, 3H]` to the tangents of the probabilities and of the context.
 pub fn forward_tangent(compute: &Compute, heads: Heads, batch: &Batch, qkv: Dual<'_>, buffers: ForwardTangent<'_>) {
     let hidden = heads.hidden();
-    let ForwardTangent { probabilities, probabilities_tangent, context_tangent } = buffers;
+    let ForwardTangent { probabilities, probabilities_tangent, context_tangent, bias } = buffers;
     let share = Share { squares: heads.count, width: hidden };
-    let mut tasks = tasks(heads, batch, probabilities_tangent, context_tangent, share);
+    let rows_of = |sequence| dual_rows(qkv, batch, sequence, 3 * hidden);
+    let treatment = Treatment { bias, ..Treatment::default() };
+    let mut tasks = tasks(heads, batch, probabilities_tangent, context_tangent, share, |sequence, out| {
+        tiled::forward_tangent(compute, heads, treatment, rows_of(sequence), out);
+    });
     let kernels = compute.kernels();
-    compute.threads().for_each_item(&mut tasks, |sequence, task| {
-        let qkv = dual_rows(qkv, batch, sequence, 3 * hidden);
+    compute.threads().for_each_item(&mut tasks, |_, task| {
+        let qkv = rows_of(task.sequence);
         let own = &probabilities[task.first_probability..task.first_probability + task.own.len()];
         forward_sequence(kernels, heads, qkv, own, task);
     });
@@ -125,15 +138,17 @@ fn forward_sequence(kernels: Kernels, heads: Heads, qkv: Dual<'_>, probabilities
 /// From the gradient of the context and its tangent to the tangent of the gradient of `qkv`.
 pub fn backward_tangent(compute: &Compute, heads: Heads, batch: &Batch, buffers: BackwardTangent<'_>) {
     let hidden = heads.hidden();
-    let BackwardTangent { qkv, d_context, probabilities, scratch, d_qkv_tangent } = buffers;
-    let mut tasks = tasks(heads, batch, scratch, d_qkv_tangent, Share { squares: 2, width: 3 * hidden });
+    let BackwardTangent { qkv, d_context, probabilities, bias, scratch, d_qkv_tangent } = buffers;
+    let qkv_of = |sequence| dual_rows(qkv, batch, sequence, 3 * hidden);
+    let d_context_of = |sequence| dual_rows(d_context, batch, sequence, hidden);
+    let treatment = Treatment { bias, ..Treatment::default() };
+    let share = Share { squares: 2, width: 3 * hidden };
+    let mut tasks = tasks(heads, batch, scratch, d_qkv_tangent, share, |sequence, out| {
+        tiled::backward_tangent(compute, heads, treatment, qkv_of(sequence), d_context_of(sequence), out);
+    });
     let kernels = compute.kernels();
-    compute.threads().for_each_item(&mut tasks, |sequence, task| {
-        let given = Given {
-            qkv: dual_rows(qkv, batch, sequence, 3 * hidden),
-            d_context: dual_rows(d_context, batch, sequence, hidden),
-            probabilities,
-        };
+    compute.threads().for_each_item(&mut tasks, |_, task| {
+        let given = Given { qkv: qkv_of(task.sequence), d_context: d_context_of(task.sequence), probabilities };
         backward_sequence(kernels, heads, given, task);
     });
 }

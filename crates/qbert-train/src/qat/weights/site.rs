@@ -16,7 +16,7 @@ pub(super) struct SiteQuantizer {
     pub(super) site: Site,
     /// Its place among the weights.
     pub(super) span: Span<usize>,
-    /// The place of its bias; empty for embedding tables, which have none.
+    /// The place of its bias; empty where there is none.
     pub(super) bias: Span<usize>,
     pub(super) planned: SitePlan,
     pub(super) layout: qbert_quant::Layout,
@@ -50,7 +50,7 @@ impl SiteQuantizer {
         let nothing = Range::new(0.0, 0.0).map_err(of_site)?;
         let ranges = vec![nothing; layout.groups().count()];
         let params = QuantParams::from_ranges(layout, bits, ranges).map_err(of_site)?;
-        let (span, bias) = (parameter.span.clone(), bias_of(site, weights)?);
+        let (span, bias) = (parameter.span.clone(), bias_of(site, weights));
         Ok(Self { site, span, bias, planned, layout, bits, params })
     }
 
@@ -108,16 +108,9 @@ fn column_extremes(values: &[f32], width: usize) -> (Vec<f32>, Vec<f32>, bool) {
     (low, high, good)
 }
 
-/// Where the bias of a matrix lies; empty for an embedding table.
-fn bias_of(site: Site, layout: &ParameterLayout) -> Result<Span<usize>> {
-    if table_of(site).is_some() {
-        return Ok(0..0);
-    }
-    let role = Module::Site(site).bias();
-    match layout.role(role) {
-        Some(parameter) => Ok(parameter.span.clone()),
-        None => Err(crate::Error::NoParameter { name: role.to_string() }),
-    }
+/// Where the bias of a matrix lies; empty where there is none, as for embedding tables.
+fn bias_of(site: Site, layout: &ParameterLayout) -> Span<usize> {
+    layout.role(Module::Site(site).bias()).map_or(0..0, |parameter| parameter.span.clone())
 }
 
 /// The number of an embedding table.
