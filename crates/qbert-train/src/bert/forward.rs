@@ -270,7 +270,7 @@ impl Bert {
         let linear = linear_at(weights, &spans.output);
         match &mut integers {
             Some(integers) => {
-                integers.output(inner, slope, self.config.family.feed_forward, linear, &mut saved_output.sum)
+                integers.output(inner, slope, self.config.family.feed_forward, linear, &mut saved_output.sum);
             }
             None => linear::forward(compute, linear, inner, &mut saved_output.sum),
         }
