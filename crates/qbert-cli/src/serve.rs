@@ -79,7 +79,7 @@ pub(crate) struct Options {
     /// A file with one API key per line; only health is answered without one.
     #[arg(long, value_name = "FILE", env = "QBERT_API_KEY_FILE")]
     api_key_file: Option<PathBuf>,
-    /// Origins whose pages may ask from a browser, such as https://example.org; * for all.
+    /// Origins whose pages may ask from a browser, such as `https://example.org`; `*` for all.
     #[arg(long, value_name = "ORIGIN", env = "QBERT_CORS", value_delimiter = ',')]
     cors: Vec<String>,
     /// Ask the server at host and port whether it is ready, and exit with 0 or 1: for health checks of containers.
