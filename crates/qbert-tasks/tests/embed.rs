@@ -1,5 +1,7 @@
 //! Texts for vectors, from every kind of file.
 
+#![allow(clippy::unwrap_used, reason = "a failed assumption should stop the test at once")]
+
 use std::path::Path;
 
 use qbert_tasks::embed::{EmbedAim, EmbedData, Prompts};

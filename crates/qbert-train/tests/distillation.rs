@@ -73,12 +73,23 @@ fn differences(gradient: &[f32]) -> Differences {
 
 #[test]
 fn every_term_alone_and_all_together() {
-    let none = Distillation { labels: 0.0, answers: 0.0, hidden: 0.0, attention: 0.0, temperature: 1.0 };
+    let none =
+        Distillation { labels: 0.0, answers: 0.0, hidden: 0.0, attention: 0.0, similarities: 0.0, temperature: 1.0 };
     let cases = [
         ("answers", Distillation { answers: 1.0, temperature: 2.5, ..none }),
         ("hidden", Distillation { hidden: 1.0, ..none }),
         ("attention", Distillation { attention: 1.0, ..none }),
-        ("all", Distillation { labels: 0.7, answers: 1.3, hidden: 0.4, attention: 0.9, temperature: 1.5 }),
+        (
+            "all",
+            Distillation {
+                labels: 0.7,
+                answers: 1.3,
+                hidden: 0.4,
+                attention: 0.9,
+                similarities: 1.0,
+                temperature: 1.5,
+            },
+        ),
     ];
     for name in ["sequence", "token", "span"] {
         for (term, settings) in cases {

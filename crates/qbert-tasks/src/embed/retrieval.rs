@@ -97,7 +97,7 @@ fn normalized_gain(found: &[usize], query: &Query, grade: impl Fn(usize) -> f64)
 mod tests {
     use super::*;
 
-    /// Two queries over four documents. The figures are those of pytrec_eval on the same run.
+    /// Two queries over four documents. The figures are those of `pytrec_eval` on the same run.
     #[test]
     fn figures_are_those_of_trec_eval() {
         let at = |angle: f64| vec![angle.cos() as f32, angle.sin() as f32];
