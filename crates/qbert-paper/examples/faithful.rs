@@ -98,6 +98,7 @@ fn count(answers: &Predictions) -> usize {
         Predictions::Values(all) => all.len(),
         Predictions::Tags(all) => all.len(),
         Predictions::Answers(all) => all.len(),
+        Predictions::Vectors(all) => all.len(),
     }
 }
 
