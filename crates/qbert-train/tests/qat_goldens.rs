@@ -27,7 +27,7 @@ const GRADIENT_TOLERANCE: f64 = 2e-5;
 
 /// As in the script.
 const DISTILLATION: Distillation =
-    Distillation { labels: 0.7, answers: 1.3, hidden: 0.6, attention: 0.9, temperature: 1.5 };
+    Distillation { labels: 0.7, answers: 1.3, hidden: 0.6, attention: 0.9, similarities: 0.0, temperature: 1.5 };
 
 struct Twin {
     name: &'static str,
