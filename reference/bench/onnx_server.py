@@ -1,6 +1,6 @@
 """What `serve_load.py` compares `qbert serve` with: embeddings over HTTP the way most people build it, FastAPI and ONNX Runtime.
 
-One process per core, each with one thread of ONNX Runtime (measured faster here than one process with a thread per core).
+One process per core, each with one thread of ONNX Runtime.
 Run by `serve_load.py`; the model, the tokenizer and the port come as environment variables.
 """
 import os
