@@ -145,10 +145,11 @@ impl Batcher {
                 sequences.iter().enumerate().map(sequence)
             });
             let places = state.queue.push(lane, sequences);
+            // Before a worker can take the sequences: the last owner finishes the job, and must be one of them.
+            drop(job);
             self.shared.metrics.set_queue_tokens(state.queue.tokens());
             Ticket { shared: Arc::clone(&self.shared), lane, places }
         };
-        drop(job);
         if ticket.places.len() == 1 {
             self.shared.available.notify_one();
         } else {
