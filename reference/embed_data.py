@@ -2,7 +2,7 @@
 
     python3 reference/embed_data.py --data DATA --out WORK
 
-WORK gets `texts.txt` (texts to learn from, no labels, none of the test sets' texts), `sts-dev.csv` (STS Benchmark's dev set),
+WORK gets `texts.txt` (texts of training sets to learn from, without labels), `sts-dev.csv` (STS Benchmark's dev set),
 `sts16.tsv` (the five sets of 2016 together), `scifact/` (BEIR's layout), `emotion.tsv` and `banking77.tsv` (texts with classes).
 """
 

@@ -43,9 +43,10 @@ pub(crate) struct Options {
     /// Longest sequence in tokens; as long as the model takes if not given.
     #[arg(long, env = "QBERT_MAX_LEN")]
     max_len: Option<usize>,
-    /// How an embedding is made of the tokens' vectors; as the model's file says if not given.
-    #[arg(long, value_enum, env = "QBERT_POOLING")]
-    pooling: Option<PoolingName>,
+    /// How tokens become one vector: mean, first, last, max, weighted-mean, mean-sqrt-length or pooler; as the model's file says
+    /// if not given.
+    #[arg(long, value_name = "NAME", value_parser = crate::vectors::pooling, env = "QBERT_POOLING")]
+    pooling: Option<Pooling>,
     /// Most tokens in one batch.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024, env = "QBERT_MAX_BATCH_TOKENS")]
     max_batch_tokens: usize,
@@ -91,24 +92,6 @@ pub(crate) struct Options {
     /// What is logged; every request from `info` on.
     #[arg(long, value_enum, env = "QBERT_LOG_LEVEL")]
     log_level: Option<LevelName>,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum PoolingName {
-    /// The mean over all tokens.
-    Mean,
-    /// The first token.
-    First,
-    /// The last token.
-    Last,
-    /// The largest number of all tokens.
-    Max,
-    /// The mean, in which later tokens weigh more.
-    WeightedMean,
-    /// The sum over the square root of the number of tokens.
-    MeanSqrtLength,
-    /// The pooler's output.
-    Pooler,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -166,15 +149,7 @@ impl Options {
         settings.port = self.port;
         settings.threads = self.threads.unwrap_or(settings.threads);
         settings.max_len = self.max_len;
-        settings.pooling = self.pooling.map(|pooling| match pooling {
-            PoolingName::Mean => Pooling::Mean,
-            PoolingName::First => Pooling::First,
-            PoolingName::Last => Pooling::Last,
-            PoolingName::Max => Pooling::Max,
-            PoolingName::WeightedMean => Pooling::WeightedMean,
-            PoolingName::MeanSqrtLength => Pooling::MeanSqrtLength,
-            PoolingName::Pooler => Pooling::Pooler,
-        });
+        settings.pooling = self.pooling;
         settings.max_batch_tokens = self.max_batch_tokens;
         settings.max_queue = self.max_queue;
         settings.max_queue_tokens = self.max_queue_tokens;

@@ -82,6 +82,7 @@ pub use vectors::Vectors;
 pub use qbert_kernels::{Compute, KernelError, Kernels, Threads};
 pub use qbert_model::{Config, Embedder, Error as ModelError, Head, PackedModel, Pooling, Problem, Storage};
 pub use qbert_quant::Plan;
+pub use qbert_tasks::embed::cosine;
 pub use qbert_tasks::ner::Entity;
 pub use qbert_tasks::qa::Answer;
 pub use qbert_tasks::{Error as TaskError, Pieces, SpecialIds, Task, Tokenizer};

@@ -5,7 +5,7 @@
 //! fills a batch with whatever sequences are waiting, and cuts a long text into several batches so that short ones get in
 //! between. The answer has the same bits either way, because a sequence gets the same scores in every batch.
 
-use qbert_model::{Head, Problem};
+use qbert_model::{Head, Module, Pooling, Problem};
 use qbert_tasks::Encoded;
 use qbert_tasks::classify::encode;
 
@@ -147,9 +147,14 @@ impl Session {
     /// Tokenizes a text to embed.
     ///
     /// # Errors
-    /// If the text cannot be encoded, or the pooling needs a pooler and the model has none.
+    /// If the text cannot be encoded; [`Error::Dimensions`] or [`Error::NoPooler`] if the model has no such vectors.
     pub fn prepare_embedding(&self, text: &str, options: impl Into<EmbedOptions>) -> Result<Prepared> {
         let options = options.into();
+        // Here, because a request that fails in a batch takes the others of the batch with it.
+        options.width(self)?;
+        if options.pooling == Pooling::Pooler && self.model().layout().role(Module::Pooler.weight()).is_none() {
+            return Err(Error::NoPooler { path: self.model().path().to_owned() });
+        }
         self.checked(Asked::Embedding(encode(self.tokenizer(), text, None, self.max_len())?, options))
     }
 

@@ -2,9 +2,9 @@
 
 use qbert_model::{Embedder, Head, Problem};
 use qbert_tasks::Kind;
+use qbert_tasks::embed::cosine;
 use serde::Serialize;
 
-use crate::embed::EmbedOptions;
 use crate::error::Result;
 use crate::input::Input;
 use crate::predict::{Prediction, indexed};
@@ -58,9 +58,9 @@ impl Session {
             };
             indexed(self.predict_each(pairs))?.into_iter().map(score).collect()
         } else {
-            let query = self.embed_unit(self.query_prompt(), &[query])?;
-            let documents = self.embed_unit(self.document_prompt(), documents)?;
-            documents.rows().map(|row| dot(&query[0], row)).collect::<Vec<f32>>()
+            let query = self.embed_as(self.query_prompt(), &[query])?.vectors;
+            let documents = self.embed_as(self.document_prompt(), documents)?.vectors;
+            documents.rows().map(|row| cosine(&query[0], row) as f32).collect::<Vec<f32>>()
         };
         Ok(in_order(&scores))
     }
@@ -79,10 +79,10 @@ impl Session {
     /// # Errors
     /// As [`Session::embed`].
     pub fn similarity<S: AsRef<str> + Sync, T: AsRef<str> + Sync>(&self, first: &[S], second: &[T]) -> Result<Vectors> {
-        let (first, second) = (self.embed_unit(None, first)?, self.embed_unit(None, second)?);
+        let (first, second) = (self.embed_as(None, first)?.vectors, self.embed_as(None, second)?.vectors);
         let mut found = Vectors::with_capacity(first.len(), second.len());
         for row in &first {
-            let similarities: Vec<f32> = second.rows().map(|other| dot(row, other)).collect();
+            let similarities: Vec<f32> = second.rows().map(|other| cosine(row, other) as f32).collect();
             found.extend(&similarities);
         }
         Ok(found)
@@ -114,14 +114,6 @@ impl Session {
         let own = self.config().embedder.as_ref()?;
         names.iter().copied().find(|&name| own.prompts.contains_key(name))
     }
-
-    /// Vectors of length 1, so that dot products are cosines.
-    fn embed_unit<S: AsRef<str> + Sync>(&self, prompt: Option<&str>, texts: &[S]) -> Result<Vectors> {
-        let options = EmbedOptions::from(&self.embedder()).normalize(true);
-        let prompt = self.prompt(prompt)?;
-        let texts: Vec<String> = texts.iter().map(|text| format!("{prompt}{}", text.as_ref())).collect();
-        Ok(self.embed(&texts, options)?.vectors)
-    }
 }
 
 /// The largest score first; equal ones in their order.
@@ -129,8 +121,4 @@ fn in_order(scores: &[f32]) -> Vec<Ranked> {
     let mut ranked: Vec<Ranked> = scores.iter().enumerate().map(|(index, &score)| Ranked { index, score }).collect();
     ranked.sort_by(|a, b| b.score.total_cmp(&a.score));
     ranked
-}
-
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>() as f32
 }

@@ -149,11 +149,17 @@ pub(crate) trait Examples {
     /// The number of examples.
     fn len(&self) -> usize;
     /// The labels, if the kind has any.
-    fn labels(&self) -> Option<&Labels>;
+    fn labels(&self) -> Option<&Labels> {
+        None
+    }
     /// The labels as they stand in the files, and how many a head for them has.
-    fn found(&self) -> Option<(&BTreeSet<String>, usize)>;
+    fn found(&self) -> Option<(&BTreeSet<String>, usize)> {
+        None
+    }
     /// The examples that the reader left out.
-    fn left_out(&self) -> Option<LeftOut>;
+    fn left_out(&self) -> Option<LeftOut> {
+        None
+    }
     /// Fills in what the kind counts.
     fn count(&self, statistics: &mut DataStatistics);
     /// The lengths of each example in tokens.

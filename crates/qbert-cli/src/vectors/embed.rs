@@ -47,7 +47,7 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         }
     };
     let session = options.model.open()?;
-    let settings = options.model.embed_options(&session)?;
+    let settings = options.model.embed_options(&session);
     let prompt = options.prompt.text(&session)?;
     // A temporary file of our own, because the number of rows goes into the header at the end.
     let mut scratch = tempfile::tempfile().map_err(unwritten)?;
@@ -84,7 +84,7 @@ fn unwritten(error: std::io::Error) -> Error {
 
 fn to_stdout(options: &Options) -> Result<String> {
     let session = options.model.open()?;
-    let settings = options.model.embed_options(&session)?;
+    let settings = options.model.embed_options(&session);
     let prompt = options.prompt.text(&session)?;
     let mut stdout = std::io::stdout().lock();
     let mut is_closed = false;

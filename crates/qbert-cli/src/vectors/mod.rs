@@ -23,6 +23,15 @@ use qbert_tasks::files::{LONGEST_LINE, read_line_limited};
 /// Texts that are computed before the next ones are read.
 const TOGETHER: usize = 1024;
 
+/// A pooling by its name, for clap.
+pub(crate) fn pooling(name: &str) -> std::result::Result<Pooling, String> {
+    let found = Pooling::NAMES.into_iter().find(|(known, _)| *known == name);
+    found.map(|(_, pooling)| pooling).ok_or_else(|| {
+        let names = Pooling::NAMES.map(|(name, _)| name).join(", ");
+        format!("it may be {names}")
+    })
+}
+
 /// The model, and how it makes vectors.
 #[derive(Debug, Args)]
 pub(crate) struct Model {
@@ -30,8 +39,8 @@ pub(crate) struct Model {
     model: PathBuf,
     /// How tokens become one vector: mean, first, last, max, weighted-mean, mean-sqrt-length or pooler [default: the
     /// model's own].
-    #[arg(long, value_name = "NAME", help_heading = "Vectors")]
-    pooling: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = pooling, help_heading = "Vectors")]
+    pooling: Option<Pooling>,
     /// Scale vectors to length 1 (true) or leave them as they are (false) [default: as the model does].
     #[arg(long, value_name = "BOOL", help_heading = "Vectors")]
     normalize: Option<bool>,
@@ -58,18 +67,12 @@ impl Model {
     }
 
     /// The settings for vectors, with what the flags change.
-    fn embed_options(&self, session: &Session) -> Result<EmbedOptions> {
+    fn embed_options(&self, session: &Session) -> EmbedOptions {
         let mut options = EmbedOptions::from(&session.embedder());
-        if let Some(name) = &self.pooling {
-            let found = Pooling::NAMES.into_iter().find(|(known, _)| known == name);
-            options.pooling = found.map(|(_, pooling)| pooling).ok_or_else(|| {
-                let names = Pooling::NAMES.map(|(name, _)| name).join(", ");
-                Error::new(ErrorKind::BadInput, format!("--pooling is {name:?}"), format!("it may be {names}"))
-            })?;
-        }
+        options.pooling = self.pooling.unwrap_or(options.pooling);
         options.normalize = self.normalize.unwrap_or(options.normalize);
         options.dimensions = self.dim.or(options.dimensions);
-        Ok(options)
+        options
     }
 }
 

@@ -61,7 +61,7 @@ struct Answers<'a> {
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let session = options.model.open()?;
-    let settings = options.model.embed_options(&session)?.normalize(true);
+    let settings = options.model.embed_options(&session).normalize(true);
     let precision = if options.int8 { Precision::Int8 } else { Precision::F32 };
     let index = Index::open(&session, settings, &options.texts, precision, quiet)?;
     let prompt = session.prompt(session.query_prompt())?.to_owned();

@@ -43,7 +43,7 @@ pub(crate) fn run(options: &Options) -> Result<String> {
         return Err(Error::new(ErrorKind::BadInput, "one text cannot be compared", hint));
     }
     let session = options.model.open()?;
-    let settings = options.model.embed_options(&session)?;
+    let settings = options.model.embed_options(&session);
     let vectors = super::embed(&session, settings, &options.prompt.text(&session)?, texts)?;
     let similarities: Vec<Vec<f64>> =
         vectors.rows().map(|one| vectors.rows().map(|other| cosine(one, other)).collect()).collect();

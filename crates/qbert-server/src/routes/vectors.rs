@@ -1,7 +1,7 @@
 //! Embeddings and tokens, in text-embeddings-inference's shapes.
 
 use axum::response::Response;
-use qbert_runtime::Outcome;
+use qbert_runtime::{Outcome, cosine};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -67,10 +67,6 @@ pub(super) async fn embed_texts(
     texts: Vec<String>,
     wanted: Wanted,
 ) -> ApiResult<(Vec<Vec<f32>>, usize)> {
-    let width = model.session.config().hidden_size;
-    if let Some(dimensions) = wanted.dimensions.filter(|own| !(1..=width).contains(own)) {
-        return Err(ApiError::invalid(format!("{dimensions} dimensions"), format!("ask for 1 to {width}")));
-    }
     let options = model.embed_options(wanted.normalize, wanted.dimensions);
     let prompt = model.session.prompt(wanted.prompt.as_deref())?;
     let question =
@@ -78,10 +74,6 @@ pub(super) async fn embed_texts(
     let answered = chosen.app.answer(model, texts.into_iter().map(question).collect(), wanted.truncate).await?;
     let tokens = answered.tokens;
     Ok((answered.vectors()?, tokens))
-}
-
-fn dot(a: &[f32], b: &[f32]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }
 
 /// A request to `/embed_all`.
@@ -139,7 +131,7 @@ pub(super) async fn cosines(chosen: &Chosen, model: &std::sync::Arc<Model>, inpu
     texts.insert(0, inputs.source_sentence);
     let (vectors, _) = embed_texts(chosen, model, texts, Wanted::default()).await?;
     let Some((source, others)) = vectors.split_first() else { return Ok(Vec::new()) };
-    Ok(others.iter().map(|other| dot(source, other) as f32).collect())
+    Ok(others.iter().map(|other| cosine(source, other) as f32).collect())
 }
 
 /// A request to `/tokenize`.

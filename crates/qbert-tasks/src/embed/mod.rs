@@ -15,12 +15,10 @@ pub use retrieval::{Relevant, RetrievalReport};
 pub(crate) use score::score;
 pub use score::{SimilarityReport, cosine};
 
-use std::collections::BTreeSet;
-
 use serde::{Deserialize, Serialize};
 
 use crate::encoded::Encoded;
-use crate::kinds::{Examples, InputShape, LeftOut, Output, Profile, Recipe};
+use crate::kinds::{Examples, InputShape, Output, Profile, Recipe};
 use crate::qa::QaOptions;
 use crate::stats::{DataStatistics, ExampleLengths};
 use crate::{Labels, Result, Tokenizer, classify};
@@ -153,18 +151,6 @@ impl Examples for EmbedData {
             EmbedAim::Pairs(pairs) => pairs.len(),
             EmbedAim::Retrieval { queries, .. } => queries.len(),
         }
-    }
-
-    fn labels(&self) -> Option<&Labels> {
-        None
-    }
-
-    fn found(&self) -> Option<(&BTreeSet<String>, usize)> {
-        None
-    }
-
-    fn left_out(&self) -> Option<LeftOut> {
-        None
     }
 
     fn count(&self, statistics: &mut DataStatistics) {

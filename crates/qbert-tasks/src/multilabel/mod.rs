@@ -14,7 +14,7 @@ use std::path::Path;
 use crate::batch::Targets;
 use crate::classify::{self, ClassifyExample, LIST_SEPARATOR};
 use crate::files::unknown_label;
-use crate::kinds::{Examples, LeftOut, Output, Profile};
+use crate::kinds::{Examples, Output, Profile};
 use crate::qa::QaOptions;
 use crate::stats::{self, DataStatistics, ExampleLengths};
 use crate::{Error, Labels, ReadOptions, Result, Task, Tokenizer};
@@ -91,10 +91,6 @@ impl Examples for MultiLabelData {
 
     fn found(&self) -> Option<(&BTreeSet<String>, usize)> {
         Some((&self.found, self.found.len()))
-    }
-
-    fn left_out(&self) -> Option<LeftOut> {
-        None
     }
 
     fn count(&self, statistics: &mut DataStatistics) {

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Targets;
-use crate::kinds::{Examples, InputShape, LeftOut, Output, Profile, Recipe};
+use crate::kinds::{Examples, InputShape, Output, Profile, Recipe};
 use crate::qa::QaOptions;
 use crate::stats::{self, DataStatistics, ExampleLengths};
 use crate::{Labels, Result, Tokenizer};
@@ -108,10 +108,6 @@ impl Examples for NerData {
 
     fn found(&self) -> Option<(&BTreeSet<String>, usize)> {
         Some((&self.found, read::listed(&self.found).map_or(0, |labels| labels.len())))
-    }
-
-    fn left_out(&self) -> Option<LeftOut> {
-        None
     }
 
     fn count(&self, statistics: &mut DataStatistics) {

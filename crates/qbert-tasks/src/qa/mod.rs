@@ -11,13 +11,13 @@ pub(crate) use read::read;
 pub(crate) use score::score;
 pub use score::{SquadReport, best_of, exact_match, f1, normalize, report, report_by_id};
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::batch::Targets;
 use crate::kinds::{Examples, InputShape, LeftOut, Output, Profile, Recipe};
 use crate::stats::{DataStatistics, ExampleLengths};
-use crate::{Error, Labels, Result, Tokenizer};
+use crate::{Error, Result, Tokenizer};
 
 /// The metric in tables: F1 over the words of answers.
 pub(crate) const METRIC: &str = "f1";
@@ -79,14 +79,6 @@ impl QaData {
 impl Examples for QaData {
     fn len(&self) -> usize {
         self.examples.len()
-    }
-
-    fn labels(&self) -> Option<&Labels> {
-        None
-    }
-
-    fn found(&self) -> Option<(&BTreeSet<String>, usize)> {
-        None
     }
 
     fn left_out(&self) -> Option<LeftOut> {

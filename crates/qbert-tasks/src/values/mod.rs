@@ -5,15 +5,14 @@ mod score;
 pub use score::ValueReport;
 pub(crate) use score::{ranks, score};
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::batch::Targets;
 use crate::classify::{self, ClassifyExample};
-use crate::kinds::{Examples, InputShape, LeftOut, Output, Profile};
+use crate::kinds::{Examples, InputShape, Output, Profile};
 use crate::qa::QaOptions;
 use crate::stats::{DataStatistics, ExampleLengths};
-use crate::{Error, Labels, ReadOptions, Result, Task, Tokenizer};
+use crate::{Error, ReadOptions, Result, Task, Tokenizer};
 
 /// The metric in tables: the correlation with the true values.
 pub(crate) const METRIC: &str = "pearson";
@@ -76,18 +75,6 @@ impl ValueData {
 impl Examples for ValueData {
     fn len(&self) -> usize {
         self.examples.len()
-    }
-
-    fn labels(&self) -> Option<&Labels> {
-        None
-    }
-
-    fn found(&self) -> Option<(&BTreeSet<String>, usize)> {
-        None
-    }
-
-    fn left_out(&self) -> Option<LeftOut> {
-        None
     }
 
     fn count(&self, statistics: &mut DataStatistics) {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use qbert_kernels::{Compute, DropoutKey};
 use qbert_model::family::SublayerRate;
-use qbert_model::{Config, Head, ParameterLayout, PoolerSettings};
+use qbert_model::{Config, Embedder, Head, ParameterLayout, PoolerSettings};
 
 pub use activations::{Activations, BackwardBuffers, LayerActivations};
 pub use quantized::{ActivationQuantizer, ActivationTensor, Integers, Quantized, WeightCodes};
@@ -157,8 +157,11 @@ impl Bert {
         if self.spans.head.is_some() {
             return None;
         }
-        let embedder = self.config.embedder.clone().unwrap_or_default();
-        SentenceVector::new(&embedder, self.config.hidden_size, batch)
+        let width = self.config.hidden_size;
+        match &self.config.embedder {
+            Some(own) => SentenceVector::new(own, width, batch),
+            None => SentenceVector::new(&Embedder::default(), width, batch),
+        }
     }
 
     /// The number of outputs of the head per row: labels, 2 for spans, or the numbers of a text's vector.
