@@ -105,9 +105,9 @@ impl Report {
         }
         let mut table = Table::new(["site", "bits", "groups", "range", "shape", "bytes"]);
         for own in &self.sites {
-            let SitePlan { bits, groups, range } = own.plan;
+            let SitePlan { groups, range, .. } = own.plan;
             let shape = format!("{}x{}", own.rows, own.cols);
-            let cells = [own.site.to_string(), bits.to_string(), groups.to_string(), range.to_string()];
+            let cells = [own.site.to_string(), own.plan.width().to_string(), groups.to_string(), range.to_string()];
             let [site, bits, groups, range] = cells;
             table.row([site, bits, groups, range, shape, own.bytes.to_string()]);
         }

@@ -7,7 +7,7 @@ use qbert_model::Checkpoint;
 use qbert_pipeline::packing::{CalibrationData, FILE_NAME, Packing, PartWidths, plan_by_widths};
 use qbert_pipeline::planning;
 use qbert_pipeline::{Error, ErrorKind, Result};
-use qbert_quant::{BitWidth, Plan, Precision, RangeMethod};
+use qbert_quant::{BitWidth, Plan, Precision, RangeMethod, TableWidth};
 use qbert_tasks::{DataSource, Task};
 use qbert_train::loading::Loaded;
 use qbert_train::qat::files::is_quantized;
@@ -41,9 +41,9 @@ pub(crate) struct Options {
     /// Width of every encoder layer: 1 to 8, 1.6 (ternary), or 32 for none; a second one for the middle third of the layers: 2,3.
     #[arg(long, value_delimiter = ',', value_name = "N[,N]")]
     bits: Vec<Precision>,
-    /// Width of the embedding tables: one number, or WORD,REST [default: 8].
+    /// Width of the embedding tables: one number, or WORD,REST; 8/6 stores the word table as product codes, a byte for six values [default: 8].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]", requires = "bits")]
-    embedding_bits: Vec<Precision>,
+    embedding_bits: Vec<TableWidth>,
     /// How ranges of weights are found: `mse`, `min-max` or `percentile:99.9` [default: mse].
     #[arg(long, requires = "bits")]
     range: Option<String>,
@@ -117,11 +117,12 @@ fn plan(options: &Options, directory: &Path) -> Result<Option<Plan>> {
     };
     let range = options.range.as_deref().map_or(Ok(RangeMethod::Mse), |text| plan::parse("--range", text))?;
     let config = qbert_model::Config::read(&directory.join("config.json"))?;
+    let eight = TableWidth::from(Precision::Bits(BitWidth::EIGHT));
     let widths = PartWidths {
         layers,
         middle_layers: options.bits.get(1).copied(),
-        word_embedding: options.embedding_bits.first().copied().unwrap_or(Precision::Bits(BitWidth::EIGHT)),
-        other_embeddings: options.embedding_bits.last().copied().unwrap_or(Precision::Bits(BitWidth::EIGHT)),
+        word_embedding: options.embedding_bits.first().copied().unwrap_or(eight),
+        other_embeddings: options.embedding_bits.last().map_or(eight, |width| width.bits.into()),
         activations: options.activation_bits.unwrap_or(Precision::Bits(BitWidth::EIGHT)),
         range,
     };

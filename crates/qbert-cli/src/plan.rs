@@ -13,7 +13,7 @@ use clap::Args;
 use qbert_pipeline::planning::search::{DropLimit, FoundPlan};
 use qbert_pipeline::planning::{self, Model, NewPlan, Origin, PlanRequest};
 use qbert_pipeline::{Error, ErrorKind, Result};
-use qbert_quant::Precision;
+use qbert_quant::{Precision, TableWidth};
 
 use self::report::Report;
 pub(crate) use self::search::text as search_text;
@@ -71,10 +71,10 @@ pub(crate) struct Options {
     /// How ranges are found: `mse`, `min-max` or `percentile:99.9` [default: mse].
     #[arg(long)]
     range: Option<String>,
-    /// Width of the word, position and type embedding: one number for all, or WORD,REST [default:
-    /// 8].
+    /// Width of the word, position and type embedding: one number for all, or WORD,REST; 8/6 stores
+    /// the word embedding as product codes, a byte for six values [default: 8].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]")]
-    embedding_bits: Vec<Precision>,
+    embedding_bits: Vec<TableWidth>,
     /// Groups per embedding table [default: 128, or one per column in a smaller model; 1 in a preset].
     #[arg(long)]
     embedding_groups: Option<String>,

@@ -12,7 +12,7 @@ use qbert_pipeline::planning::PlanRequest;
 use qbert_pipeline::planning::search::{DropLimit, WIDTHS};
 use qbert_pipeline::run::{Finished, Job, run as run_job};
 use qbert_pipeline::{Error, ErrorKind, Result};
-use qbert_quant::Precision;
+use qbert_quant::{Precision, TableWidth};
 use qbert_runtime::{Classification, Session, SessionOptions};
 
 use self::progress::RunProgress;
@@ -116,9 +116,9 @@ struct PlanFlags {
     /// How ranges of weights are found: `mse`, `min-max` or `percentile:99.9` [default: mse].
     #[arg(long, conflicts_with = "own_plan")]
     range: Option<String>,
-    /// Width of the word, position and type embedding: one number for all, or WORD,REST [default: 4,8].
+    /// Width of the word, position and type embedding: one number for all, or WORD,REST; 8/6 stores the word embedding as product codes, a byte for six values [default: 4,8].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]", conflicts_with = "own_plan")]
-    embedding_bits: Vec<Precision>,
+    embedding_bits: Vec<TableWidth>,
     /// Use this plan instead of making one.
     #[arg(long = "plan", id = "own_plan", value_name = "FILE")]
     own: Option<PathBuf>,

@@ -53,9 +53,9 @@ fn plan(layers: usize, (matrices, tables, activations): Widths) -> Plan {
     let groups = [GroupSpec::Count(8), GroupSpec::PerHead, GroupSpec::PerNeuron, GroupSpec::Count(1)];
     let sites = Site::all(layers).filter(|site| site.layer().is_some());
     for ((site, &width), groups) in sites.zip(matrices.iter().cycle()).zip(groups.into_iter().cycle()) {
-        *plan.site_mut(site).unwrap() = SitePlan { bits: bits(width), groups, range };
+        *plan.site_mut(site).unwrap() = SitePlan::new(bits(width), groups, range);
     }
-    let table = |width| SitePlan { bits: bits(width), groups: GroupSpec::Count(5), range };
+    let table = |width| SitePlan::new(bits(width), GroupSpec::Count(5), range);
     let [word, position, token_type] = tables.map(table);
     plan.with_embedding(EmbeddingPlan { word, position, token_type })
         .with_activation(ActivationPlan { bits: bits(activations), range: RangeMethod::MinMax })

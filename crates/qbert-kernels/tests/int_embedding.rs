@@ -52,3 +52,30 @@ fn what_is_no_table_is_refused() {
     let error = EmbeddingRows::pack(&[0, 1, 2, 9], 3, 2, 2).expect_err("9 does not fit");
     assert_eq!(error, LayoutError::Code { neuron: 1, input: 1, code: 9, coding: Coding::Bits(3) });
 }
+
+#[test]
+fn product_codes_stand_for_the_codes_of_their_entries() {
+    for_every_kernel(|kernels| {
+        for (values, cols) in [(2, 7), (4, 64), (6, 65), (6, 384), (16, 100), (9, 3)] {
+            let parts = usize::div_ceil(cols, values);
+            let (bytes, codebook) = (random_codes(5 * parts, 256), random_codes(256 * cols, 256));
+            let rows = EmbeddingRows::product(values, 5, cols, &bytes, &codebook).expect("a good table");
+            let (steps, lows) = (noise(cols, 1, 0.1), noise(cols, 2, 1.0));
+            let table = EmbeddingTable { rows, steps: &steps, lows: &lows };
+            for (row, numbers) in bytes.chunks_exact(parts).enumerate() {
+                let code = |col: usize| codebook[usize::from(numbers[col / values]) * cols + col];
+                assert_eq!(rows.row_codes(row), (0..cols).map(code).collect::<Vec<u8>>());
+                let mut out = vec![9.0; cols];
+                kernels.write_embedding(table, row, &mut out);
+                let value = |col: usize| steps[col] * f32::from(code(col)) + lows[col];
+                assert_eq!(out, (0..cols).map(value).collect::<Vec<f32>>());
+            }
+        }
+    });
+    let (bytes, codebook) = ([0; 4], [0; 256 * 3]);
+    assert!(EmbeddingRows::product(2, 2, 3, &bytes, &codebook).is_ok());
+    for (values, rows, cols) in [(0, 2, 3), (2, 0, 3), (2, 2, 0), (2, 3, 3), (2, 2, 4), (1, usize::MAX, 3)] {
+        assert!(EmbeddingRows::product(values, rows, cols, &bytes, &codebook).is_err(), "{values} {rows} {cols}");
+    }
+    assert!(EmbeddingRows::product(2, 2, 3, &bytes, &codebook[1..]).is_err());
+}

@@ -4,7 +4,7 @@
 //! alignment, activation ranges and the tokenizer come on top.
 
 use qbert_kernels::int::{EmbeddingRows, packed_len};
-use qbert_quant::size::group_bytes;
+use qbert_quant::size::{group_bytes, product_bytes};
 use qbert_quant::{Matrix, ModelShape, Plan, Precision, Site, SitePlan, SitedTensor, TransformerDimensions};
 use serde::Serialize;
 
@@ -93,7 +93,10 @@ impl FileSize {
         };
         let codes = match tensor.site {
             Site::Layer(..) => packed_len(coding_of(width), tensor.rows, tensor.cols),
-            Site::Embedding(_) => EmbeddingRows::packed_len(width.whole_bits(), tensor.rows, tensor.cols),
+            Site::Embedding(_) => match plan.product {
+                Some(product) => Ok(product_bytes(tensor.rows, tensor.cols, product) as usize),
+                None => EmbeddingRows::packed_len(width.whole_bits(), tensor.rows, tensor.cols),
+            },
         };
         // The only shapes without a packed length are those that `shape.layout` refuses or that no file can hold.
         let codes = codes.map_err(|_| qbert_quant::Error::Shape { rows: tensor.rows, cols: tensor.cols })?;

@@ -55,9 +55,9 @@ impl Parts {
         let widths = [1, 2, 3, 4, 5, 6, 7, 8, 32, 2, 3, 4];
         for (site, width) in Site::all(2).skip(3).zip(widths) {
             let groups = if width % 2 == 0 { GroupSpec::PerNeuron } else { GroupSpec::PerHead };
-            *plan.site_mut(site).unwrap() = SitePlan { bits: bits(width), groups, range: RangeMethod::MinMax };
+            *plan.site_mut(site).unwrap() = SitePlan::new(bits(width), groups, RangeMethod::MinMax);
         }
-        let table = |width| SitePlan { bits: bits(width), groups: GroupSpec::Count(4), range: RangeMethod::MinMax };
+        let table = |width| SitePlan::new(bits(width), GroupSpec::Count(4), RangeMethod::MinMax);
         let plan = plan.with_embedding(EmbeddingPlan { word: table(4), position: table(3), token_type: table(32) });
         let parameters = Parameters::new(layout, values);
         let sites = quantize_sites(&config, &parameters, &plan);
@@ -459,7 +459,7 @@ fn a_real_model_is_small() {
     for layer in 0..config.layers / 2 {
         plan = plan.with_layer_bits(layer, bits(3)).unwrap();
     }
-    let table = |width| SitePlan { bits: bits(width), groups, range: RangeMethod::MinMax };
+    let table = |width| SitePlan::new(bits(width), groups, RangeMethod::MinMax);
     let plan = plan.with_embedding(EmbeddingPlan { word: table(4), position: table(8), token_type: table(8) });
     let sites = quantize_sites(config, &parameters, &plan);
     let activations = vec![LayerActivations::from_array([ActivationParams::new(0.02, 128).unwrap(); 7]); config.layers];

@@ -103,7 +103,7 @@ fn bytes_of_sites_add_up_to_the_file() {
         assert_eq!(sites + 4 * fixed as u64, file_size(&shape, &plan).unwrap().total(), "{number} bits");
     }
     let two = Precision::from_number(2).unwrap();
-    let site = SitePlan { bits: two, groups: GroupSpec::Count(128), range: RangeMethod::Mse };
+    let site = SitePlan::new(two, GroupSpec::Count(128), RangeMethod::Mse);
     let missing = site_bytes(&shape, Site::Layer(12, Matrix::Key), &site).unwrap_err();
     assert!(missing.to_string().contains("12"), "{missing}");
     let shallow = Plan::uniform(6, two, GroupSpec::Count(128), RangeMethod::Mse);

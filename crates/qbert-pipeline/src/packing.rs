@@ -10,7 +10,7 @@ use qbert_kernels::Compute;
 use qbert_model::packed::{LayerActivations, PackedContents, PackedTokenizer, packed_bytes, write_packed};
 use qbert_model::{Checkpoint, Config, Parameters, atomic};
 use qbert_quant::{
-    ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix, RangeMethod, Site, SitePlan,
+    ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix, RangeMethod, Site, SitePlan, TableWidth,
 };
 use qbert_tasks::{Task, Tokenizer};
 use qbert_train::batch::Batch;
@@ -143,11 +143,9 @@ impl Packing {
 
     fn new(checkpoint: &Checkpoint, parameters: Parameters, quantization: &Quantization) -> Result<Self> {
         let mut sites = BTreeMap::new();
-        for (site, params) in quantization.weights().iter() {
+        for (site, _) in quantization.weights().iter() {
             let values = parameters.site(site).unwrap_or_default();
-            let matrix = QuantizedMatrix::quantize(values, params)
-                .map_err(|source| qbert_quant::Error::AtSite { site, source: Box::new(source) })?;
-            sites.insert(site, matrix);
+            sites.extend(quantization.weights().stored(site, values)?.map(|matrix| (site, matrix)));
         }
         let ranges = quantization.ranges();
         let activations = ranges.map(|ranges| {
@@ -246,8 +244,8 @@ pub fn write_companions(checkpoint: &Path, plan: &Plan, directory: &Path) -> Res
     let checkpoint = Checkpoint::open(checkpoint)?;
     let mut config = checkpoint.config().to_json(checkpoint.head(), &checkpoint.labels());
     let widths = |sites: &dyn Fn(Site) -> bool| {
-        let own = plan.sites().filter(|(site, _)| sites(*site)).map(|(_, own)| own.bits);
-        let mut widths: Vec<Precision> = own.collect();
+        let own = plan.sites().filter(|(site, _)| sites(*site)).map(|(_, own)| own.width());
+        let mut widths: Vec<TableWidth> = own.collect();
         widths.sort_by(|a, b| a.number().total_cmp(&b.number()));
         widths.dedup();
         widths
@@ -282,7 +280,7 @@ pub fn plan_by_widths(config: &Config, widths: &PartWidths) -> Result<Plan> {
         }
     }
     let groups = GroupSpec::default_for(config.embedding_size);
-    let table = |bits| SitePlan { bits, groups, range: widths.range };
+    let table = |width| SitePlan::table(width, groups, widths.range);
     let (word, rest) = (table(widths.word_embedding), table(widths.other_embeddings));
     let activation = ActivationPlan { bits: widths.activations, range: RangeMethod::MinMax };
     Ok(plan.with_embedding(EmbeddingPlan { word, position: rest, token_type: rest }).with_activation(activation))
@@ -301,9 +299,9 @@ pub struct PartWidths {
     /// The middle third of the layers, if different.
     pub middle_layers: Option<Precision>,
     /// The word embedding.
-    pub word_embedding: Precision,
+    pub word_embedding: TableWidth,
     /// The position and token type embeddings.
-    pub other_embeddings: Precision,
+    pub other_embeddings: TableWidth,
     /// Activations: 8 or 32.
     pub activations: Precision,
     /// How the ranges of weights are found.

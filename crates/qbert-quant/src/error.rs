@@ -15,6 +15,18 @@ pub enum Error {
         /// What was given.
         found: String,
     },
+    /// Not the width of product codes.
+    #[error("{found} is not a width of product codes")]
+    ProductWidth {
+        /// What was given.
+        found: String,
+    },
+    /// Product codes for a matrix, or with another width than 8.
+    #[error("{site} cannot have product codes")]
+    Product {
+        /// The site.
+        site: crate::site::Site,
+    },
     /// Not a range method.
     #[error("{text:?} is not a range method")]
     RangeMethod {
@@ -334,6 +346,10 @@ impl Error {
             Self::BitWidth { .. } => {
                 "use 1 to 8 bits, 1.6 for ternary codes, or 32 to leave the values in f32".to_owned()
             }
+            Self::ProductWidth { .. } => {
+                "use 8/N for a byte that N values of a row share, with N from 2 to 16: 8/6".to_owned()
+            }
+            Self::Product { .. } => "product codes (8/6) are for embedding tables: use 1 to 8 bits, or 32".to_owned(),
             Self::RangeMethod { .. } => {
                 "use \"min-max\", \"mse\" or \"percentile:P\" with 0 < P <= 100, such as \"percentile:99.9\"".to_owned()
             }

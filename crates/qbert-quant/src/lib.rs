@@ -13,6 +13,7 @@
 //! | which sub-interval of \[min, max\]? | [`range`] | App. A |
 //! | which code, which value, which gradient? | [`quantizer`], [`matrix`] | App. A, §3.1 |
 //! | and of activations? | [`activation`] | Tab. 1 |
+//! | and of tables, in a byte for several values? | [`product`] | – |
 //! | how is a weight rounded without training? | [`compensate`] | – |
 //! | what is each part of the model called? | [`site`] | §3 |
 //! | what is quantized how? | [`plan`], [`preset`] | §3.2, Tab. 6, 7 |
@@ -30,6 +31,7 @@ pub mod matrix;
 mod nearest;
 pub mod plan;
 pub mod preset;
+pub mod product;
 pub mod quantized;
 pub mod quantizer;
 pub mod range;
@@ -48,7 +50,8 @@ pub use matrix::{Axis, Layout, QuantParams};
 pub use nearest::nearest;
 pub use plan::{ActivationPlan, EmbeddingPlan, LayerPlan, Plan, SitePlan};
 pub use preset::Preset;
-pub use quantized::{QuantizedMatrix, RowParams};
+pub use product::{Codebook, ProductWidth, TableWidth};
+pub use quantized::{ProductCodes, QuantizedMatrix, RowParams};
 pub use quantizer::Affine;
 pub use range::{Mask, Percent, Range, RangeMethod, Scratch};
 pub use shorten::{shorten, shorten_list};

@@ -11,6 +11,7 @@ mod write;
 use crate::bits::Precision;
 use crate::error::Error;
 use crate::groups::GroupSpec;
+use crate::product::{ProductWidth, TableWidth};
 use crate::range::RangeMethod;
 use crate::site::{Embedding, Matrix, Site};
 use serde::Serialize;
@@ -27,6 +28,26 @@ pub struct SitePlan {
     pub groups: GroupSpec,
     /// How ranges are found.
     pub range: RangeMethod,
+    /// How many values of a row share a code of 8 bits, if they do: for embedding tables only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub product: Option<ProductWidth>,
+}
+
+impl SitePlan {
+    /// A code of its own for every value.
+    pub fn new(bits: Precision, groups: GroupSpec, range: RangeMethod) -> Self {
+        Self { bits, groups, range, product: None }
+    }
+
+    /// The same for a table of this width.
+    pub fn table(width: TableWidth, groups: GroupSpec, range: RangeMethod) -> Self {
+        Self { bits: width.bits, groups, range, product: width.product }
+    }
+
+    /// The width as people write it: `2`, or `8/6` for product codes.
+    pub fn width(&self) -> TableWidth {
+        TableWidth { bits: self.bits, product: self.product }
+    }
 }
 
 /// The six matrices of an encoder layer.
@@ -146,8 +167,8 @@ impl Plan {
         let eight = Precision::Bits(crate::bits::BitWidth::EIGHT);
         let other = if bits == Precision::Full { bits } else { eight };
         Self::new(
-            vec![LayerPlan::uniform(SitePlan { bits, groups, range }); layers],
-            EmbeddingPlan::uniform(SitePlan { bits: other, groups: GroupSpec::Count(1), range }),
+            vec![LayerPlan::uniform(SitePlan::new(bits, groups, range)); layers],
+            EmbeddingPlan::uniform(SitePlan::new(other, GroupSpec::Count(1), range)),
             ActivationPlan { bits: other, range: RangeMethod::MinMax },
         )
     }

@@ -6,6 +6,7 @@
 use crate::bits::BitWidth;
 use crate::error::Error;
 use crate::matrix::{Axis, Layout, QuantParams};
+use crate::product::{Codebook, ProductWidth};
 use crate::quantizer::Affine;
 use crate::range::check_length;
 use std::ops;
@@ -17,6 +18,18 @@ pub struct QuantizedMatrix {
     bits: BitWidth,
     affines: Vec<Affine>,
     codes: Vec<u8>,
+    product: Option<ProductCodes>,
+}
+
+/// The stored form of a table whose values share codes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProductCodes {
+    /// How many values share a code.
+    pub width: ProductWidth,
+    /// The entries, `[256, cols]`.
+    pub codebook: Vec<u8>,
+    /// The number of an entry for every part of every row.
+    pub numbers: Vec<u8>,
 }
 
 /// What an integer kernel or an export needs to know of one output neuron:
@@ -40,7 +53,20 @@ impl QuantizedMatrix {
         let layout = params.layout();
         let mut codes = vec![0; layout.elements()];
         params.quantize_rows(0..layout.rows(), values, &mut codes)?;
-        Ok(Self { layout, bits: params.bits(), affines: params.affines().to_vec(), codes })
+        Ok(Self { layout, bits: params.bits(), affines: params.affines().to_vec(), codes, product: None })
+    }
+
+    /// Quantizes a whole table to product codes. Its codes are those that the entries of the codebook stand for.
+    ///
+    /// # Errors
+    /// As [`Codebook::quantize`].
+    pub fn quantize_product(values: &[f32], params: &QuantParams, codebook: &Codebook) -> Result<Self, Error> {
+        let numbers = codebook.quantize(values)?;
+        let product = ProductCodes { width: codebook.width(), codebook: codebook.codes().to_vec(), numbers };
+        let codes = codebook.expand(&product.numbers)?;
+        check_length("codes", params.layout().elements(), codes.len())?;
+        let (layout, affines) = (params.layout(), params.affines().to_vec());
+        Ok(Self { layout, bits: params.bits(), affines, codes, product: Some(product) })
     }
 
     /// Puts a matrix together from stored parts.
@@ -56,7 +82,7 @@ impl QuantizedMatrix {
         if let Some(other) = affines.iter().find(|affine| affine.bits() != bits) {
             return Err(Error::BitWidth { found: other.bits().to_string() });
         }
-        Ok(Self { layout, bits, affines, codes })
+        Ok(Self { layout, bits, affines, codes, product: None })
     }
 
     /// The shape and grouping.
@@ -77,6 +103,11 @@ impl QuantizedMatrix {
     /// The codes, row-major, one byte each.
     pub fn codes(&self) -> &[u8] {
         &self.codes
+    }
+
+    /// The stored form of the codes, if values share them.
+    pub fn product(&self) -> Option<&ProductCodes> {
+        self.product.as_ref()
     }
 
     /// The values of the whole matrix.

@@ -13,6 +13,7 @@ use crate::bits::Precision;
 use crate::error::Error;
 use crate::matrix::{Axis, Layout};
 use crate::plan::{Plan, SitePlan};
+use crate::product::{Codebook, ProductWidth};
 use crate::site::{Embedding, Matrix, Site};
 use serde::Serialize;
 
@@ -121,7 +122,11 @@ impl ModelShape {
             let ranges = if site.bits == Precision::Full { 0 } else { group_bytes(layout) * 8 };
             // In whole tenths of a bit, which ternary codes need, so that nothing is rounded before the sum.
             let tenths = parameters * (10.0 * site.bits.number()).round() as u64;
-            let bits = tenths.div_ceil(10) + ranges;
+            let codes = match site.product {
+                None => tenths.div_ceil(10),
+                Some(product) => 8 * product_bytes(tensor.rows, tensor.cols, product),
+            };
+            let bits = codes + ranges;
             match tensor.site {
                 Site::Layer(..) => size.encoder_bits += bits,
                 Site::Embedding(_) => size.embedding_bits += bits,
@@ -143,6 +148,11 @@ impl ModelShape {
 /// The bytes of a matrix's ranges: offset and step of every group.
 pub fn group_bytes(layout: Layout) -> u64 {
     layout.groups().count() as u64 * BYTES_PER_GROUP
+}
+
+/// The bytes of product codes and their codebooks.
+pub fn product_bytes(rows: usize, cols: usize, product: ProductWidth) -> u64 {
+    (rows * product.parts(cols) + Codebook::len(cols)) as u64
 }
 
 /// A number of bits in MiB (2^20 bytes): exact for every size below 2^53 bits.

@@ -219,7 +219,7 @@ fn encoder(dimensions: Dimensions, numbers: &[i32], random: &mut Random) -> Vec<
         for matrix in Matrix::ALL {
             let spread = sensitivity * (1.0 + random.fraction());
             let choice = |&number: &i32| {
-                let site = SitePlan { bits: bits(number), groups: GroupSpec::Count(128), range: RangeMethod::Mse };
+                let site = SitePlan::new(bits(number), GroupSpec::Count(128), RangeMethod::Mse);
                 let error = if number == 32 { 0.0 } else { 0.25_f64.powi(number) };
                 let cost = spread * error * (1.0 + 0.3 * random.fraction());
                 Choice { bytes: site_bytes(&shape, Site::Layer(layer, matrix), &site), cost }

@@ -16,7 +16,7 @@ fn two_layers() -> Plan {
     let plan = Plan::uniform(2, bits(2), GroupSpec::Count(128), RangeMethod::Mse);
     let mut plan = plan.with_layer_bits(1, bits(3)).unwrap();
     *plan.site_mut("layer.1.output".parse().unwrap()).unwrap() =
-        SitePlan { bits: bits(4), groups: GroupSpec::PerNeuron, range: RangeMethod::MinMax };
+        SitePlan::new(bits(4), GroupSpec::PerNeuron, RangeMethod::MinMax);
     plan
 }
 
@@ -243,7 +243,7 @@ fn site() -> impl Strategy<Value = SitePlan> {
         1 => Just(GroupSpec::PerHead),
         1 => Just(GroupSpec::PerNeuron),
     ];
-    (bits, groups, range()).prop_map(|(bits, groups, range)| SitePlan { bits, groups, range })
+    (bits, groups, range()).prop_map(|(bits, groups, range)| SitePlan::new(bits, groups, range))
 }
 
 fn range() -> impl Strategy<Value = RangeMethod> {

@@ -74,8 +74,7 @@ impl Case {
             Uniform(width, groups) => Plan::uniform(12, bits(width), GroupSpec::Count(groups), RangeMethod::MinMax),
             Published(name) => Preset::parse(name).unwrap().plan(12).unwrap(),
         };
-        let site =
-            |width, groups| SitePlan { bits: bits(width), groups: GroupSpec::Count(groups), range: RangeMethod::Mse };
+        let site = |width, groups| SitePlan::new(bits(width), GroupSpec::Count(groups), RangeMethod::Mse);
         match self.embedding {
             Full => plan.with_embedding(EmbeddingPlan::uniform(site(32, 1))),
             Eight => plan.with_embedding(EmbeddingPlan::uniform(site(8, 1))),

@@ -162,8 +162,8 @@ fn bytes(options: &Options, quiet: bool) -> Result<Vec<u8>> {
     let widths = PartWidths {
         layers,
         middle_layers: middle,
-        word_embedding: unless_full(BitWidth::FOUR),
-        other_embeddings: unless_full(BitWidth::EIGHT),
+        word_embedding: unless_full(BitWidth::FOUR).into(),
+        other_embeddings: unless_full(BitWidth::EIGHT).into(),
         activations: unless_full(BitWidth::EIGHT),
         range: RangeMethod::MinMax,
     };

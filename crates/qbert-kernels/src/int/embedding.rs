@@ -4,6 +4,9 @@
 //! a whole byte, so that row `r` begins at byte `r · row_bytes`. Groups are over columns, so every column has a step and
 //! an offset: `value = Δ_c · code + q0_c`, rounded twice and never fused, so it has the same bits on every instruction
 //! set.
+//!
+//! A row of product codes is a byte for every few columns: the number of an entry in a codebook of 256 rows, whose codes
+//! of 8 bits in these columns are those of the row.
 
 use super::layout::{Coding, LayoutError};
 use crate::cpu::Kernels;
@@ -15,11 +18,23 @@ const CHUNK: usize = 64;
 /// The packed rows of an embedding table `[rows, cols]`, borrowed: usually from a file.
 #[derive(Clone, Copy, Debug)]
 pub struct EmbeddingRows<'a> {
-    bits: u8,
+    coding: RowCoding<'a>,
     rows: usize,
     cols: usize,
     bytes: &'a [u8],
 }
+
+/// How a row is stored.
+#[derive(Clone, Copy, Debug)]
+enum RowCoding<'a> {
+    /// So many bits for every code.
+    Bits(u8),
+    /// A byte for `values` codes, which stand in the codebook `[256, cols]`.
+    Product { values: usize, codebook: &'a [u8] },
+}
+
+/// The rows of a codebook: as many as a byte can name.
+const ENTRIES: usize = 256;
 
 impl<'a> EmbeddingRows<'a> {
     /// Interprets `bytes` as packed rows.
@@ -32,7 +47,32 @@ impl<'a> EmbeddingRows<'a> {
             let coding = Coding::Bits(bits);
             return Err(LayoutError::Length { neurons: rows, inputs: cols, coding, expected, found: bytes.len() });
         }
-        Ok(Self { bits, rows, cols, bytes })
+        Ok(Self { coding: RowCoding::Bits(bits), rows, cols, bytes })
+    }
+
+    /// Interprets `bytes` as rows of product codes, each a byte for `values` columns, and `codebook` as the codes that
+    /// they stand for, `[256, cols]`.
+    ///
+    /// # Errors
+    /// [`LayoutError::Shape`] when a side or `values` is 0; [`LayoutError::Length`] when a slice does not fit.
+    pub fn product(
+        values: usize,
+        rows: usize,
+        cols: usize,
+        bytes: &'a [u8],
+        codebook: &'a [u8],
+    ) -> Result<Self, LayoutError> {
+        let shape = LayoutError::Shape { neurons: rows, inputs: cols };
+        let parts = cols.checked_div(values).map(|whole| whole + usize::from(!cols.is_multiple_of(values)));
+        let lengths = parts.and_then(|parts| Some((parts.checked_mul(rows)?, cols.checked_mul(ENTRIES)?)));
+        let (expected, entries) = lengths.filter(|(length, _)| *length > 0).ok_or(shape)?;
+        for (expected, found) in [(expected, bytes.len()), (entries, codebook.len())] {
+            if expected != found {
+                let coding = Coding::Bits(8);
+                return Err(LayoutError::Length { neurons: rows, inputs: cols, coding, expected, found });
+            }
+        }
+        Ok(Self { coding: RowCoding::Product { values, codebook }, rows, cols, bytes })
     }
 
     /// The packed size of a table in bytes: each row is rounded up to a whole byte.
@@ -77,11 +117,6 @@ impl<'a> EmbeddingRows<'a> {
         Ok(packed)
     }
 
-    /// Bits per code.
-    pub fn bits(&self) -> u8 {
-        self.bits
-    }
-
     /// Rows.
     pub fn rows(&self) -> usize {
         self.rows
@@ -97,7 +132,8 @@ impl<'a> EmbeddingRows<'a> {
     /// # Errors
     /// [`LayoutError::Padding`] with the first row where it is not.
     pub fn check_padding(&self) -> Result<(), LayoutError> {
-        let used = self.cols * usize::from(self.bits) % 8;
+        let RowCoding::Bits(bits) = self.coding else { return Ok(()) };
+        let used = self.cols * usize::from(bits) % 8;
         if used == 0 {
             return Ok(());
         }
@@ -114,8 +150,9 @@ impl<'a> EmbeddingRows<'a> {
     /// # Errors
     /// [`LayoutError::Code`] with the first that is.
     pub fn check_codes(&self, largest: u8) -> Result<(), LayoutError> {
-        if largest == u8::MAX >> (8 - self.bits) {
-            return Ok(());
+        match self.coding {
+            RowCoding::Bits(bits) if largest != u8::MAX >> (8 - bits) => {}
+            RowCoding::Bits(_) | RowCoding::Product { .. } => return Ok(()),
         }
         for neuron in 0..self.rows {
             let codes = self.row_codes(neuron);
@@ -133,7 +170,7 @@ impl<'a> EmbeddingRows<'a> {
     pub fn row_codes(&self, row: usize) -> Vec<u8> {
         let mut codes = vec![0; self.cols];
         for (chunk, codes) in codes.chunks_mut(CHUNK).enumerate() {
-            codes.copy_from_slice(&widen(self.bits, self.chunk(self.row(row), chunk))[..codes.len()]);
+            codes.copy_from_slice(&self.chunk(self.row(row), chunk)[..codes.len()]);
         }
         codes
     }
@@ -144,11 +181,31 @@ impl<'a> EmbeddingRows<'a> {
         &self.bytes[row * length..][..length]
     }
 
-    /// The bytes of up to 64 codes of a row.
+    /// Up to 64 codes of a row; missing ones are 0.
     #[inline(always)]
-    fn chunk(&self, row: &'a [u8], chunk: usize) -> &'a [u8] {
-        let length = CHUNK / 8 * usize::from(self.bits);
-        &row[chunk * length..row.len().min((chunk + 1) * length)]
+    fn chunk(&self, row: &[u8], chunk: usize) -> [u8; CHUNK] {
+        match self.coding {
+            RowCoding::Bits(bits) => {
+                let length = CHUNK / 8 * usize::from(bits);
+                widen(bits, &row[chunk * length..row.len().min((chunk + 1) * length)])
+            }
+            RowCoding::Product { values, codebook } => self.look_up(row, chunk, values, codebook),
+        }
+    }
+
+    /// The codes of a chunk from a codebook. A part that lies in two chunks is looked up for both.
+    fn look_up(&self, row: &[u8], chunk: usize, values: usize, codebook: &[u8]) -> [u8; CHUNK] {
+        let mut codes = [0; CHUNK];
+        let (first, end) = (chunk * CHUNK, self.cols.min((chunk + 1) * CHUNK));
+        let mut col = first;
+        while col < end {
+            let part = col / values;
+            let next = ((part + 1) * values).min(end);
+            let entry = &codebook[usize::from(row[part]) * self.cols..][col..next];
+            codes[col - first..next - first].copy_from_slice(entry);
+            col = next;
+        }
+        codes
     }
 }
 
@@ -211,7 +268,7 @@ impl Kernel for Lookup<'_> {
         let Self { table: EmbeddingTable { rows, steps, lows }, row, out, add } = self;
         let bytes = rows.row(row);
         for (chunk, out) in out.chunks_mut(CHUNK).enumerate() {
-            let codes = widen(rows.bits, rows.chunk(bytes, chunk));
+            let codes = rows.chunk(bytes, chunk);
             for (index, out) in out.chunks_mut(S::LANES).enumerate() {
                 let col = chunk * CHUNK + index * S::LANES;
                 let (steps, lows) = (&steps[col..col + out.len()], &lows[col..col + out.len()]);

@@ -16,8 +16,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use qbert_kernels::FileBytes;
-use qbert_kernels::int::{Coding, EmbeddingRows, PackedWeights};
-use qbert_quant::{ActivationParams, Affine, BitWidth, Layout as MatrixLayout, Plan, Site};
+use qbert_kernels::int::{Coding, EmbeddingRows, LayoutError, PackedWeights};
+use qbert_quant::{ActivationParams, Affine, BitWidth, Layout as MatrixLayout, Plan, ProductWidth, Site};
 
 use crate::config::Config;
 use crate::error::Result;
@@ -179,8 +179,43 @@ impl std::ops::Deref for ModelBytes {
 /// How one site is stored.
 #[derive(Debug)]
 enum StoredSite {
-    Codes { bits: BitWidth, layout: MatrixLayout, affines: Vec<Affine>, bytes: Range<usize> },
+    Codes { codes: StoredCodes, layout: MatrixLayout, affines: Vec<Affine> },
     Full { cols: usize, bytes: Range<usize> },
+}
+
+/// Where the codes of a site are, and what they stand for.
+#[derive(Debug)]
+struct StoredCodes {
+    bits: BitWidth,
+    /// How many values share a code, and where the codebook is.
+    product: Option<(ProductWidth, Range<usize>)>,
+    bytes: Range<usize>,
+}
+
+impl StoredCodes {
+    fn matrix<'a>(
+        &self,
+        file: &'a [u8],
+        rows: usize,
+        cols: usize,
+    ) -> std::result::Result<PackedWeights<'a>, LayoutError> {
+        PackedWeights::new(coding_of(self.bits), rows, cols, &file[self.bytes.clone()])
+    }
+
+    fn table<'a>(
+        &self,
+        file: &'a [u8],
+        rows: usize,
+        cols: usize,
+    ) -> std::result::Result<EmbeddingRows<'a>, LayoutError> {
+        let bytes = &file[self.bytes.clone()];
+        match &self.product {
+            None => EmbeddingRows::new(self.bits.whole_bits(), rows, cols, bytes),
+            Some((width, codebook)) => {
+                EmbeddingRows::product(width.values(), rows, cols, bytes, &file[codebook.clone()])
+            }
+        }
+    }
 }
 
 /// An opened packed model. `Send + Sync`: share it between threads.
@@ -330,18 +365,17 @@ impl PackedModel {
     pub fn site(&self, site: Site) -> Option<PackedSite<'_>> {
         match self.sites.get(&site)? {
             StoredSite::Full { cols, bytes } => Some(PackedSite::Full(self.floats_at(bytes), *cols)),
-            StoredSite::Codes { bits, layout, affines, bytes } => {
+            StoredSite::Codes { codes, layout, affines } => {
                 let groups = PackedGroups { layout: *layout, affines };
                 let (rows, cols) = (layout.rows(), layout.cols());
-                let bytes = &self.bytes[bytes.clone()];
                 // Lengths were checked when the file was opened.
                 match site {
-                    Site::Layer(..) => PackedWeights::new(coding_of(*bits), rows, cols, bytes)
-                        .ok()
-                        .map(|w| PackedSite::Matrix(w, groups)),
-                    Site::Embedding(_) => EmbeddingRows::new(bits.whole_bits(), rows, cols, bytes)
-                        .ok()
-                        .map(|r| PackedSite::Table(r, groups)),
+                    Site::Layer(..) => {
+                        codes.matrix(&self.bytes, rows, cols).ok().map(|own| PackedSite::Matrix(own, groups))
+                    }
+                    Site::Embedding(_) => {
+                        codes.table(&self.bytes, rows, cols).ok().map(|own| PackedSite::Table(own, groups))
+                    }
                 }
             }
         }

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use qbert_kernels::int::{EmbeddingRows, PackedWeights};
 use qbert_quant::{
     ActivationParams, Affine, BitWidth, Layout as MatrixLayout, Plan, Precision, Site, SitedTensor, shorten,
     shorten_list,
 };
 
 use super::header::{Entry, Header, Kind, Problem};
-use super::{LayerActivations, ModelBytes, PackedModel, StoredSite, VERSION, coding_of};
+use super::{LayerActivations, ModelBytes, PackedModel, StoredCodes, StoredSite, VERSION};
 use crate::config::Config;
 use crate::embedder::Embedder;
 use crate::error::{Error, Result};
@@ -201,26 +200,30 @@ impl<'a> Reader<'a> {
         let layout = MatrixLayout::resolve(rows, cols, axis, planned.groups, heads)
             .map_err(|source| qbert_quant::Error::AtSite { site, source: Box::new(source) })?;
         let bytes = self.take(&format!("{site}.codes"), Kind::U8)?.bytes;
-        self.check_codes(tensor, bits, &self.bytes[bytes.clone()])?;
+        let codebook = match planned.product {
+            Some(_) => Some(self.take(&format!("{site}.codebook"), Kind::U8)?.bytes),
+            None => None,
+        };
+        let product = planned.product.zip(codebook);
+        let codes = StoredCodes { bits, product, bytes };
+        self.check_codes(tensor, &codes)?;
         let groups = self.floats(&format!("{site}.groups"), &[layout.groups().count(), 2])?;
         let numbers: Vec<f32> = self.values(&groups).collect();
         let affines = numbers.as_chunks::<2>().0.iter().map(|&[step, low]| Affine::new(low, step, bits));
         let affines: std::result::Result<Vec<Affine>, _> = affines.collect();
         let affines = affines.map_err(|error| self.damaged(format!("{site}: {error}")))?;
-        Ok(StoredSite::Codes { bits, layout, affines, bytes })
+        Ok(StoredSite::Codes { codes, layout, affines })
     }
 
     /// Checks the length, and that the padding is zero.
-    fn check_codes(&self, tensor: &SitedTensor, bits: BitWidth, codes: &[u8]) -> Result<()> {
+    fn check_codes(&self, tensor: &SitedTensor, codes: &StoredCodes) -> Result<()> {
         let SitedTensor { site, rows, cols, .. } = *tensor;
         let checked = match site {
-            Site::Layer(..) => {
-                PackedWeights::new(coding_of(bits), rows, cols, codes).and_then(|weights| weights.check_padding())
-            }
-            Site::Embedding(_) => {
-                let table = EmbeddingRows::new(bits.whole_bits(), rows, cols, codes);
-                table.and_then(|table| table.check_padding().and_then(|()| table.check_codes(bits.max_code())))
-            }
+            Site::Layer(..) => codes.matrix(self.bytes, rows, cols).and_then(|weights| weights.check_padding()),
+            Site::Embedding(_) => codes.table(self.bytes, rows, cols).and_then(|table| {
+                table.check_padding()?;
+                table.check_codes(codes.bits.max_code())
+            }),
         };
         checked.map_err(|error| self.damaged(format!("{site}: {error}")))
     }

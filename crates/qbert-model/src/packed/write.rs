@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use qbert_kernels::int::{EmbeddingRows, LayoutError, pack};
-use qbert_quant::{BitWidth, Layout as MatrixLayout, Plan, Precision, QuantizedMatrix, Site};
+use qbert_quant::{BitWidth, Layout as MatrixLayout, Plan, Precision, QuantizedMatrix, Site, TableWidth};
 
 use super::header::{self, Kind, NewTensor};
 use super::{LayerActivations, PackedTokenizer, VERSION, coding_of};
@@ -112,6 +112,7 @@ fn collect(path: &Path, contents: &PackedContents<'_>) -> Result<(BTreeMap<Strin
                 let codes = code_tensor(site, matrix).map_err(|error| problem(format!("{site}: {error}")))?;
                 let target = if matches!(site, Site::Layer(..)) { &mut matrices } else { &mut tables };
                 target.push(codes);
+                target.extend(codebook_tensor(site, matrix));
                 floats.push(group_tensor(site, matrix));
             }
         }
@@ -180,6 +181,11 @@ fn check_matrix(
     if Precision::Bits(matrix.bits()) != planned.bits {
         return Err(format!("{site} has codes of {} bits, planned are {}", matrix.bits(), planned.bits));
     }
+    let product = matrix.product().map(|product| product.width);
+    if product != planned.product {
+        let found = TableWidth { bits: planned.bits, product };
+        return Err(format!("{site} has codes of {found} bits, planned are {}", planned.width()));
+    }
     let layout = MatrixLayout::resolve(found.rows(), found.cols(), found.axis(), planned.groups, heads);
     if layout.as_ref() != Ok(&found) {
         return Err(format!("{site} has {} groups, planned are {}", found.groups().count(), planned.groups));
@@ -189,11 +195,18 @@ fn check_matrix(
 
 fn code_tensor(site: Site, matrix: &QuantizedMatrix) -> std::result::Result<NewTensor, LayoutError> {
     let (bits, rows, cols) = (matrix.bits(), matrix.layout().rows(), matrix.layout().cols());
-    let bytes = match site {
-        Site::Layer(..) => pack(matrix.codes(), coding_of(bits), rows, cols)?,
-        Site::Embedding(_) => EmbeddingRows::pack(matrix.codes(), bits.whole_bits(), rows, cols)?,
+    let bytes = match (site, matrix.product()) {
+        (_, Some(product)) => product.numbers.clone(),
+        (Site::Layer(..), None) => pack(matrix.codes(), coding_of(bits), rows, cols)?,
+        (Site::Embedding(_), None) => EmbeddingRows::pack(matrix.codes(), bits.whole_bits(), rows, cols)?,
     };
     Ok(NewTensor { name: format!("{site}.codes"), kind: Kind::U8, shape: vec![bytes.len()], bytes })
+}
+
+/// The codebook of product codes, where the site has them.
+fn codebook_tensor(site: Site, matrix: &QuantizedMatrix) -> Option<NewTensor> {
+    let bytes = matrix.product()?.codebook.clone();
+    Some(NewTensor { name: format!("{site}.codebook"), kind: Kind::U8, shape: vec![bytes.len()], bytes })
 }
 
 fn group_tensor(site: Site, matrix: &QuantizedMatrix) -> NewTensor {

@@ -167,7 +167,7 @@ fn base(request: &PlanRequest, shape: &ModelShape) -> Result<Plan> {
         }
     }
     let groups = GroupSpec::Count(GroupSpec::DEFAULT_COUNT);
-    let embedding = SitePlan { bits: Precision::Bits(qbert_quant::BitWidth::EIGHT), groups, range: RangeMethod::Mse };
+    let embedding = SitePlan::new(Precision::Bits(qbert_quant::BitWidth::EIGHT), groups, RangeMethod::Mse);
     details(request, shape, plan.with_embedding(EmbeddingPlan::uniform(embedding)))
 }
 
@@ -189,8 +189,9 @@ fn details(request: &PlanRequest, shape: &ModelShape, mut plan: Plan) -> Result<
         (embedding.word.groups, embedding.position.groups, embedding.token_type.groups) = (groups, groups, groups);
     }
     if let (Some(&word), Some(&rest)) = (request.embedding_bits.first(), request.embedding_bits.last()) {
-        embedding.word.bits = word;
-        (embedding.position.bits, embedding.token_type.bits) = (rest, rest);
+        embedding.word = SitePlan::table(word, embedding.word.groups, embedding.word.range);
+        // The other tables are too small for codebooks.
+        (embedding.position.bits, embedding.token_type.bits) = (rest.bits, rest.bits);
     }
     Ok(plan.with_embedding(embedding))
 }

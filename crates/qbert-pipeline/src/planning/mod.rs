@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use qbert_kernels::Threads;
 use qbert_model::{Config, Head, ParameterLayout};
 use qbert_quant::allocate::budget::Granularity;
-use qbert_quant::{GroupSpec, Metric, ModelShape, Plan, Precision, RangeMethod};
+use qbert_quant::{GroupSpec, Metric, ModelShape, Plan, Precision, RangeMethod, TableWidth};
 use serde::Serialize;
 
 pub use file::{besides_weights, whole_file};
@@ -45,8 +45,9 @@ pub struct PlanRequest {
     pub groups: Option<GroupSpec>,
     /// How ranges are found.
     pub range: Option<RangeMethod>,
-    /// Widths of the embedding: one for all tables, or the word embedding's and the others'.
-    pub embedding_bits: Vec<Precision>,
+    /// Widths of the embedding: one for all tables, or the word embedding's and the others'. Only the word embedding can have
+    /// product codes; of such a width the others take the bits.
+    pub embedding_bits: Vec<TableWidth>,
     /// Groups per embedding table.
     pub embedding_groups: Option<GroupSpec>,
     /// The file of sensitivities that decide among `bits`.

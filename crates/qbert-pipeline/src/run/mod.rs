@@ -257,7 +257,7 @@ impl Job {
             analysis: sensitivity::Settings::default(),
             plan: PlanRequest {
                 bits: [BitWidth::TWO, BitWidth::THREE].map(Precision::Bits).to_vec(),
-                embedding_bits: [BitWidth::FOUR, BitWidth::EIGHT].map(Precision::Bits).to_vec(),
+                embedding_bits: [BitWidth::FOUR, BitWidth::EIGHT].map(|width| Precision::Bits(width).into()).to_vec(),
                 ..PlanRequest::default()
             },
             own_plan: None,

@@ -191,11 +191,15 @@ pub(super) fn bits(plan: &Plan) -> String {
         text += &format!(" ({count} of {} layers at {widest})", plan.layers().len());
     }
     let tables = plan.embedding();
-    let (word, position) = (tables.word.bits, tables.position.bits);
-    if word == position {
-        text += &format!(", {} embedding", in_words(word));
+    let (word, position) = (tables.word.width(), tables.position.bits);
+    let word_in_words = match word.product {
+        None => in_words(word.bits),
+        Some(product) => format!("product-coded (a byte for {product} values)"),
+    };
+    if word == position.into() {
+        text += &format!(", {word_in_words} embedding");
     } else {
-        text += &format!(", {} word and {} position embedding", in_words(word), in_words(position));
+        text += &format!(", {word_in_words} word and {} position embedding", in_words(position));
     }
     text + &format!(", {} activations", in_words(plan.activation().bits))
 }

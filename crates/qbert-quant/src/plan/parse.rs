@@ -8,6 +8,7 @@ use crate::bits::Precision;
 use crate::error::{Error, PlanProblem};
 use crate::groups::GroupSpec;
 use crate::nearest::nearest;
+use crate::product::TableWidth;
 use crate::range::RangeMethod;
 use crate::shorten::shorten;
 use crate::site::{Embedding, Matrix, Site, layer_number};
@@ -136,6 +137,17 @@ impl<'tree, 'text> Table<'tree, 'text> {
         Precision::from_number(number).map_err(|reason| self.bad_value(value, key, reason))
     }
 
+    /// The width of a site: a number of bits, or the text of product codes, which only tables may have.
+    fn width(&self, value: &Value<'_>, key: &str, site: Site) -> Result<TableWidth, Error> {
+        let Some(text) = value.get_ref().as_str() else { return Ok(self.bits(value, key)?.into()) };
+        let width: TableWidth = text.parse().map_err(|reason| self.bad_value(value, key, reason))?;
+        match width.product {
+            Some(_) if site.layer().is_some() => Err(self.bad_value(value, key, Error::Product { site })),
+            Some(_) => Ok(width),
+            None => Err(self.wrong_type(value, key, "a number of bits")),
+        }
+    }
+
     /// The `groups` of this table, or `None` when it says nothing.
     fn groups(&self) -> Result<Option<GroupSpec>, Error> {
         let Some(value) = self.get("groups") else { return Ok(None) };
@@ -185,13 +197,16 @@ impl<'section, 'tree, 'text> Defaults<'section, 'tree, 'text> {
     fn site(&self, value: &Value<'text>, site: Site) -> Result<SitePlan, Error> {
         let name = site.to_string();
         let section = self.section;
-        let (bits, groups, range) = match value.get_ref() {
+        let (width, groups, range) = match value.get_ref() {
             DeValue::Table(_) => {
                 let table = section.as_table(value, &name, &name)?;
                 table.only(&["bits", "groups", "range"])?;
-                (table.bits(table.require("bits")?, &format!("{name}.bits"))?, table.groups()?, table.range()?)
+                let width = table.width(table.require("bits")?, &format!("{name}.bits"), site)?;
+                (width, table.groups()?, table.range()?)
             }
-            DeValue::Integer(_) | DeValue::Float(_) => (section.bits(value, &name)?, None, None),
+            DeValue::Integer(_) | DeValue::Float(_) | DeValue::String(_) => {
+                (section.width(value, &name, site)?, None, None)
+            }
             _ => {
                 return Err(section.wrong_type(
                     value,
@@ -200,11 +215,9 @@ impl<'section, 'tree, 'text> Defaults<'section, 'tree, 'text> {
                 ));
             }
         };
-        Ok(SitePlan {
-            bits,
-            groups: groups.or(self.groups).ok_or_else(|| section.missing("groups"))?,
-            range: range.or(self.range).ok_or_else(|| section.missing("range"))?,
-        })
+        let groups = groups.or(self.groups).ok_or_else(|| section.missing("groups"))?;
+        let range = range.or(self.range).ok_or_else(|| section.missing("range"))?;
+        Ok(SitePlan::table(width, groups, range))
     }
 }
 

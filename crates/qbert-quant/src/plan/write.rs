@@ -11,6 +11,7 @@ use std::fmt::Write;
 const HEADER: &str = "\
 # Bit plan: how each part of the model is quantized. Made to be read and edited.
 # bits    1 to 8 for each weight, 1.6 for ternary codes; 32 leaves it in f32
+#         a table may have \"8/6\": six values of a row share a code of a byte (product codes)
 # groups  how many groups of output neurons have a range of their own: a number, \"head\" or \"neuron\"
 # range   how a range is found: \"min-max\", \"mse\" or \"percentile:99.9\" (the central 99.9 percent)
 # A site that needs more than bits is written { bits = 4, groups = \"neuron\", range = \"min-max\" }.
@@ -104,10 +105,14 @@ fn most_frequent<T: PartialEq>(items: impl Iterator<Item = T>) -> Option<T> {
 }
 
 fn value(cell: &SitePlan, common: Common) -> String {
-    let mut text = format!("{{ bits = {}", cell.bits);
+    let width = match cell.product {
+        None => cell.bits.to_string(),
+        Some(_) => format!("\"{}\"", cell.width()),
+    };
     if cell.groups == common.groups && cell.range == common.range {
-        return cell.bits.to_string();
+        return width;
     }
+    let mut text = format!("{{ bits = {width}");
     if cell.groups != common.groups {
         let _ = write!(text, ", groups = {}", quoted(cell.groups));
     }

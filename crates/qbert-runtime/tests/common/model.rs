@@ -55,7 +55,7 @@ impl Widths {
         for (site, &width) in Site::all(LAYERS).filter(|site| site.layer().is_some()).zip(own) {
             plan.site_mut(site).unwrap().bits = bits(width);
         }
-        let table = |width| SitePlan { bits: bits(width), groups: GroupSpec::Count(3), range };
+        let table = |width| SitePlan::new(bits(width), GroupSpec::Count(3), range);
         let [word, position, token_type] = self.tables.map(table);
         plan.with_embedding(EmbeddingPlan { word, position, token_type })
             .with_activation(ActivationPlan { bits: bits(self.activations), range })

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `model.safetensors`, `config.json`, … | the masters: training can go on from them, and `transformers` reads them |
 //! | `plan.toml` | the plan |
-//! | `ranges.safetensors` | one tensor per quantized site (`layer.0.query`, `embedding.word`), `[groups, 2]` f32: the ends of each group's range |
+//! | `ranges.safetensors` | one tensor per quantized site (`layer.0.query`, `embedding.word`), `[groups, 2]` f32: the ends of each group's range; the codebook of a table with product codes (`embedding.word.codebook`), `[256, columns]`, its codes as f32 |
 //! | `activations.json` | step and zero point of each activation tensor (`layer.3.inner`); absent when activations stay in f32 |
 //!
 //! Codes are not stored: they follow from masters and ranges. The packed file holds codes and no masters.
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use qbert_model::{Config, FloatTensor, ParameterLayout, atomic};
-use qbert_quant::{ActivationParams, Plan, Range};
+use qbert_quant::{ActivationParams, Plan, Range, Site};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +73,10 @@ pub fn write(directory: &Path, quantization: &Quantization) -> Result<()> {
             let ends = params.ranges().iter().flat_map(|range| [range.low(), range.high()]).collect();
             (site.to_string(), [params.ranges().len(), 2], ends)
         })
+        .chain(quantization.weights().codebooks().map(|(site, codebook)| {
+            let codes: Vec<f32> = codebook.codes().iter().map(|&code| f32::from(code)).collect();
+            (codebook_name(site), [ENTRIES, codes.len() / ENTRIES], codes)
+        }))
         .collect();
     let tensors = sites.iter().map(|(name, shape, values)| (name, FloatTensor { shape, values }));
     // A file with neither tensors nor metadata would be one that safetensors cannot read again.
@@ -122,7 +126,28 @@ fn read_ranges(path: &Path, quantization: &mut Quantization) -> Result<()> {
         let ranges = ranges.map_err(|e| damaged(path, format!("{site}: {e}")))?;
         quantization.weights_mut().set_ranges(site, ranges)?;
     }
+    let codebooks: Vec<_> = quantization.weights().codebooks().map(|(site, own)| (site, own.codes().len())).collect();
+    for (site, length) in codebooks {
+        let name = codebook_name(site);
+        let tensor = file.tensor(&name).map_err(|e| damaged(path, format!("{name}: {e}")))?;
+        if tensor.dtype() != Dtype::F32 || tensor.shape() != [ENTRIES, length / ENTRIES] {
+            let problem = format!("{name}: {:?} {:?} does not fit the table", tensor.dtype(), tensor.shape());
+            return Err(damaged(path, problem));
+        }
+        let values = tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        let is_code = |value: f32| (0.0..=255.0).contains(&value) && value.fract() == 0.0;
+        let codes: Option<Vec<u8>> = values.map(|value| is_code(value).then_some(value as u8)).collect();
+        let codes = codes.ok_or_else(|| damaged(path, format!("{name}: an entry that is no code of 8 bits")))?;
+        quantization.weights_mut().set_codebook(site, codes)?;
+    }
     Ok(())
+}
+
+/// The entries of a codebook.
+const ENTRIES: usize = 256;
+
+fn codebook_name(site: Site) -> String {
+    format!("{site}.codebook")
 }
 
 /// `activations.json`.

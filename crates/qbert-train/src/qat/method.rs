@@ -104,7 +104,7 @@ impl Method {
             }
         }
         if let Some((word, position)) = self.embedding {
-            let table = |bits| SitePlan { bits, groups: self.embedding_groups, range };
+            let table = |bits| SitePlan::new(bits, self.embedding_groups, range);
             let tables = EmbeddingPlan { word: table(word), position: table(position), token_type: table(position) };
             plan = plan.with_embedding(tables);
         }

@@ -8,6 +8,9 @@
 //!   range ([`qbert_quant::range::refine`]), percentiles from scratch. Between two turns a weight moves by a small part of
 //!   a step, and all ranges are brought up to date before an evaluation.
 //!
+//! A table of product codes keeps the ranges of its start. Its codebook follows the masters instead: every step refines
+//! the entries of one part, in turn.
+//!
 //! Embedding tables are large and a batch uses few of their rows, so a step quantizes and masks only those.
 //!
 //! Every loop is split by shape alone, so that any number of threads gives the same bytes.
@@ -23,7 +26,10 @@ use std::str::FromStr;
 use qbert_kernels::int::{Neurons, WideWeights};
 use qbert_kernels::{CHUNK, Compute};
 use qbert_model::{Config, ParameterLayout};
-use qbert_quant::{Axis, Embedding, Error as QuantError, Mask, Plan, QuantParams, Range, RangeMethod, Site, SitePlan};
+use qbert_quant::{
+    Codebook, Embedding, Error as QuantError, Mask, Plan, QuantParams, QuantizedMatrix, Range, RangeMethod, Site,
+    SitePlan,
+};
 
 use self::learned::RangeOptimizer;
 use self::rows::{Cut, Task};
@@ -180,6 +186,35 @@ impl WeightQuantizer {
         self.sites.iter().map(|own| (own.site, &own.params))
     }
 
+    /// The codes of a quantized site with its groups' quantizers; `None` where it is not quantized.
+    ///
+    /// # Errors
+    /// A weight that is NaN or infinite; the error names the site.
+    pub fn stored(&self, site: Site, values: &[f32]) -> Result<Option<QuantizedMatrix>> {
+        let Some(own) = self.sites.iter().find(|own| own.site == site) else { return Ok(None) };
+        let stored = match &own.codebook {
+            Some(codebook) => QuantizedMatrix::quantize_product(values, &own.params, codebook),
+            None => QuantizedMatrix::quantize(values, &own.params),
+        };
+        stored.map(Some).map_err(|error| at_site(site, error))
+    }
+
+    /// The codebooks of the tables that have product codes.
+    pub fn codebooks(&self) -> impl Iterator<Item = (Site, &Codebook)> {
+        self.sites.iter().filter_map(|own| own.codebook.as_ref().map(|codebook| (own.site, codebook)))
+    }
+
+    /// Sets the entries of a site's codebook, `[256, cols]`.
+    ///
+    /// # Errors
+    /// When there is no such codebook, or it has another length.
+    pub fn set_codebook(&mut self, site: Site, codes: Vec<u8>) -> Result<()> {
+        let Some(own) = self.sites.iter_mut().find(|own| own.site == site) else {
+            return Err(at_site(site, QuantError::Length { what: "codebook", expected: 0, found: codes.len() }));
+        };
+        own.set_entries(codes).map_err(|error| at_site(site, error))
+    }
+
     /// The quantized matrices of the encoder.
     pub(super) fn matrices(&self) -> impl Iterator<Item = Rounded<'_>> {
         let matrices = self.sites.iter().filter(|own| table_of(own.site).is_none());
@@ -194,15 +229,15 @@ impl WeightQuantizer {
         let Some(own) = self.sites.iter_mut().find(|own| own.site == site) else {
             return Err(at_site(site, QuantError::Length { what: "ranges", expected: 0, found: ranges.len() }));
         };
-        own.params = QuantParams::from_ranges(own.layout, own.bits, ranges).map_err(|error| at_site(site, error))?;
-        Ok(())
+        own.set_ranges(ranges).map_err(|error| at_site(site, error))
     }
 
-    /// The ends of all ranges in one array, to store them, and the moments of trained ones.
+    /// The ends of all ranges in one array, to store them, then the codes of codebooks and the moments of trained ranges.
     pub fn flat_ranges(&self) -> Vec<f32> {
         let ranges = self.sites.iter().flat_map(|own| own.params.ranges());
         let ends = ranges.flat_map(|range| [range.low(), range.high()]);
-        ends.chain(self.learned.iter().flat_map(RangeOptimizer::flat)).collect()
+        let entries = self.codebooks().flat_map(|(_, book)| book.codes().iter().map(|&code| f32::from(code)));
+        ends.chain(entries).chain(self.learned.iter().flat_map(RangeOptimizer::flat)).collect()
     }
 
     /// Continues from stored ranges.
@@ -210,10 +245,12 @@ impl WeightQuantizer {
     /// # Errors
     /// Ranges of another plan or model.
     pub fn restore_ranges(&mut self, flat: &[f32]) -> Result<()> {
-        let expected = 2 * self.sites.iter().map(|own| own.params.ranges().len()).sum::<usize>();
-        let Some((ends, moments)) = flat.split_at_checked(expected) else {
+        let ends = 2 * self.sites.iter().map(|own| own.params.ranges().len()).sum::<usize>();
+        let expected = ends + self.codebooks().map(|(_, codebook)| codebook.codes().len()).sum::<usize>();
+        let Some((stored, moments)) = flat.split_at_checked(expected) else {
             return Err(QuantError::Length { what: "stored ranges", expected, found: flat.len() }.into());
         };
+        let (ends, mut entries) = stored.split_at(ends);
         match &mut self.learned {
             Some(learned) => learned.restore(moments)?,
             None if !moments.is_empty() => {
@@ -226,7 +263,12 @@ impl WeightQuantizer {
             let (mine, rest) = pairs.split_at(own.params.ranges().len());
             pairs = rest;
             let ranges: QuantResult<Vec<Range>> = mine.iter().map(|[l, h]| Range::new(*l, *h)).collect();
-            own.params = QuantParams::from_ranges(own.layout, own.bits, ranges?)?;
+            own.set_ranges(ranges?)?;
+            if let Some(codebook) = &own.codebook {
+                let (mine, rest) = entries.split_at(codebook.codes().len());
+                entries = rest;
+                own.set_entries(mine.iter().map(|&code| code as u8).collect())?;
+            }
         }
         Ok(())
     }
@@ -236,7 +278,8 @@ impl WeightQuantizer {
     /// # Errors
     /// A weight that no range can hold; the error names the site.
     pub fn fit(&mut self, compute: &Compute, masters: &[f32]) -> Result<()> {
-        self.update(compute, masters, |_, _, _, _| Some(Turn::Fit))
+        self.update(compute, masters, |_, _, _, _| Some(Turn::Fit))?;
+        self.update_codebooks(compute, masters, None, Turn::Fit)
     }
 
     /// Brings every range up to date from where it is.
@@ -244,7 +287,8 @@ impl WeightQuantizer {
     /// # Errors
     /// As [`WeightQuantizer::fit`].
     pub fn refine(&mut self, compute: &Compute, masters: &[f32]) -> Result<()> {
-        self.update(compute, masters, |all, own, _, _| (!all.learns(own)).then(|| own.turn()))
+        self.update(compute, masters, |all, own, _, _| (!all.learns(own)).then(|| own.turn()))?;
+        self.update_codebooks(compute, masters, None, Turn::Refine)
     }
 
     /// The same while the matrices hold values that were rounded with their ranges. A range found from scratch, such as
@@ -257,7 +301,8 @@ impl WeightQuantizer {
         self.update(compute, masters, |_, own, _, _| {
             let may_change = table_of(own.site).is_some() || own.planned.range == RangeMethod::Mse;
             may_change.then(|| own.turn())
-        })
+        })?;
+        self.update_codebooks(compute, masters, None, Turn::Refine)
     }
 
     /// Brings up to date the ranges whose turn it is in this step, counted over the whole run.
@@ -269,7 +314,19 @@ impl WeightQuantizer {
             let turn = if values > LARGE_GROUP { LONG_TURN } else { TURN };
             let due = (index + step).is_multiple_of(turn) || own.planned.range == RangeMethod::MinMax;
             (due && !all.learns(own)).then(|| own.turn())
-        })
+        })?;
+        self.update_codebooks(compute, masters, Some(step), Turn::Refine)
+    }
+
+    /// Brings codebooks up to date: all parts, or the one whose turn it is in a step.
+    fn update_codebooks(&mut self, compute: &Compute, masters: &[f32], step: Option<usize>, turn: Turn) -> Result<()> {
+        for own in &mut self.sites {
+            let Some(parts) = own.codebook.as_ref().map(Codebook::parts) else { continue };
+            let due = step.map_or_else(|| (0..parts).collect(), |step| vec![step % parts]);
+            let values = &masters[own.span.clone()];
+            own.find_entries(compute, values, &due, turn).map_err(|error| at_site(own.site, error))?;
+        }
+        Ok(())
     }
 
     /// Finds new ranges for the groups that `turn` selects. It gets the quantizer, the site, the group's number in the whole
@@ -283,14 +340,17 @@ impl WeightQuantizer {
         let (mut due, mut index) = (Vec::new(), 0);
         for (number, own) in self.sites.iter().enumerate() {
             let groups = own.layout.groups();
-            if own.layout.axis() == Axis::Columns && own.planned.range == RangeMethod::MinMax {
+            if own.has_column_ranges() {
                 index += groups.count();
                 continue;
             }
             for group in 0..groups.count() {
                 let values = groups.span(group).len() * (own.layout.elements() / groups.neurons());
-                if let Some(turn) = turn(self, own, index, values) {
-                    due.push((number, group, turn));
+                match turn(self, own, index, values) {
+                    // Only the start finds the ranges of a codebook's entries.
+                    Some(Turn::Refine) if own.codebook.is_some() => {}
+                    Some(turn) => due.push((number, group, turn)),
+                    None => {}
                 }
                 index += 1;
             }
@@ -306,7 +366,7 @@ impl WeightQuantizer {
             range.and_then(|range| own.params.set_range(group, range)).map_err(|error| at_site(own.site, error))?;
         }
         for own in &mut self.sites {
-            if own.layout.axis() == Axis::Columns && own.planned.range == RangeMethod::MinMax {
+            if own.has_column_ranges() {
                 own.find_column_ranges(compute, &masters[own.span.clone()]).map_err(|e| at_site(own.site, e))?;
             }
         }
@@ -347,7 +407,7 @@ impl WeightQuantizer {
         compute.threads().for_each_item(&mut tasks, |_, task| {
             let rows = task.rows.clone();
             match task.site {
-                Some(own) => task.result = own.params.fake_quantize_rows(rows, task.masters, task.target),
+                Some(own) => task.result = own.fake_quantize_rows(rows, task.masters, task.target),
                 None => task.target.copy_from_slice(task.masters),
             }
         });

@@ -4,7 +4,9 @@ use std::ops::Range as Span;
 
 use qbert_kernels::{CHUNK, Compute};
 use qbert_model::{Module, ParameterLayout};
-use qbert_quant::{Axis, BitWidth, Error as QuantError, QuantParams, Range, RangeMethod, Scratch, Site, SitePlan};
+use qbert_quant::{
+    Axis, BitWidth, Codebook, Error as QuantError, QuantParams, Range, RangeMethod, Scratch, Site, SitePlan,
+};
 
 use super::QuantResult;
 use crate::error::Result;
@@ -22,6 +24,8 @@ pub(super) struct SiteQuantizer {
     pub(super) layout: qbert_quant::Layout,
     pub(super) bits: BitWidth,
     pub(super) params: QuantParams,
+    /// Of a table whose values share codes. Then the ranges stay as they were found, and the entries follow the masters.
+    pub(super) codebook: Option<Codebook>,
 }
 
 /// How a range is brought up to date.
@@ -51,12 +55,65 @@ impl SiteQuantizer {
         let ranges = vec![nothing; layout.groups().count()];
         let params = QuantParams::from_ranges(layout, bits, ranges).map_err(of_site)?;
         let (span, bias) = (parameter.span.clone(), bias_of(site, weights));
-        Ok(Self { site, span, bias, planned, layout, bits, params })
+        let codebook = planned.product.map(|width| Codebook::empty(width, &params));
+        Ok(Self { site, span, bias, planned, layout, bits, params, codebook })
+    }
+
+    /// Takes ranges that were found before, one per group.
+    pub(super) fn set_ranges(&mut self, ranges: Vec<Range>) -> QuantResult<()> {
+        self.params = QuantParams::from_ranges(self.layout, self.bits, ranges)?;
+        if let Some(codebook) = &mut self.codebook {
+            *codebook = Codebook::from_codes(codebook.width(), &self.params, codebook.codes().to_vec())?;
+        }
+        Ok(())
+    }
+
+    /// Takes the entries of a codebook that were found before.
+    pub(super) fn set_entries(&mut self, codes: Vec<u8>) -> QuantResult<()> {
+        match &mut self.codebook {
+            Some(codebook) => *codebook = Codebook::from_codes(codebook.width(), &self.params, codes)?,
+            None => return Err(QuantError::Length { what: "codebook", expected: 0, found: codes.len() }),
+        }
+        Ok(())
+    }
+
+    /// Brings the entries of some parts up to date.
+    pub(super) fn find_entries(
+        &mut self,
+        compute: &Compute,
+        values: &[f32],
+        parts: &[usize],
+        turn: Turn,
+    ) -> QuantResult<()> {
+        let (Some(codebook), params) = (&mut self.codebook, &self.params) else { return Ok(()) };
+        let own = &*codebook;
+        let found = map(compute, parts.len(), |index| match turn {
+            Turn::Fit => own.fit_part(parts[index], values, params),
+            Turn::Refine => own.refine_part(parts[index], values, params),
+        });
+        for (&part, entries) in parts.iter().zip(found) {
+            codebook.set_part(part, &entries?, params)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the quantized values of some rows.
+    pub(super) fn fake_quantize_rows(&self, rows: Span<usize>, input: &[f32], output: &mut [f32]) -> QuantResult<()> {
+        match &self.codebook {
+            Some(codebook) => codebook.fake_quantize_rows(input, output),
+            None => self.params.fake_quantize_rows(rows, input, output),
+        }
     }
 
     /// How a range of this site is brought up to date.
     pub(super) fn turn(&self) -> Turn {
-        if self.planned.range == RangeMethod::Mse { Turn::Refine } else { Turn::Fit }
+        let from_where_it_is = self.planned.range == RangeMethod::Mse || self.codebook.is_some();
+        if from_where_it_is { Turn::Refine } else { Turn::Fit }
+    }
+
+    /// Whether the ranges are those from the smallest to the largest value, which one pass over the table finds.
+    pub(super) fn has_column_ranges(&self) -> bool {
+        self.layout.axis() == Axis::Columns && self.planned.range == RangeMethod::MinMax && self.codebook.is_none()
     }
 
     pub(super) fn find(&self, values: &[f32], group: usize, turn: Turn) -> QuantResult<Range> {
