@@ -170,7 +170,11 @@ fn scores_of_file(bytes: &[u8], compute: &Compute) -> Vec<f32> {
 /// To the last bit, for every instruction set and 1 and 2 threads: both multiply codes with the same kernels, so nothing is
 /// left to rounding.
 fn assert_faithful(directory: &Path, widths: Widths, what: &str) {
-    calibrate(directory, |layers| plan(layers, widths));
+    assert_plan_is_faithful(directory, |layers| plan(layers, widths), &format!("{what} {widths:?}"));
+}
+
+fn assert_plan_is_faithful(directory: &Path, plan: impl Fn(usize) -> Plan, what: &str) {
+    calibrate(directory, plan);
     let bytes = Packing::quantized(directory).unwrap().bytes("test.qbert").unwrap();
     for kernels in Kernels::supported() {
         for threads in [1, 2] {
@@ -179,11 +183,11 @@ fn assert_faithful(directory: &Path, widths: Widths, what: &str) {
             let found = scores_of_file(&bytes, &compute);
             assert_eq!(expected.len(), found.len());
             let spread = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
-            assert!(spread > 0.01, "{what} {widths:?}: scores of at most {spread} show nothing");
+            assert!(spread > 0.01, "{what}: scores of at most {spread} show nothing");
             let differing = expected.iter().zip(&found).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
             let worst = expected.iter().zip(&found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             let name = kernels.name();
-            assert_eq!(differing, 0, "{what} {widths:?} {name} {threads}: scores differ, by up to {worst}");
+            assert_eq!(differing, 0, "{what} {name} {threads}: scores differ, by up to {worst}");
         }
     }
 }
@@ -196,6 +200,22 @@ fn packed_scores_are_those_of_the_quantized_directory() {
         for widths in WIDTHS {
             assert_faithful(&home.path().join("model"), widths, &format!("{head:?}"));
         }
+    }
+}
+
+#[test]
+fn packed_scores_with_product_codes_are_those_of_the_quantized_directory() {
+    let home = tempfile::tempdir().unwrap();
+    random_checkpoint(home.path(), Head::SequenceClassification);
+    for width in ["8/6", "8/2", "8/16"] {
+        let with_product = |layers: usize| {
+            let plan = plan(layers, WIDTHS[1]);
+            let mut tables = *plan.embedding();
+            tables.word = SitePlan::table(width.parse().unwrap(), tables.word.groups, tables.word.range);
+            tables.position = SitePlan::table("8/3".parse().unwrap(), tables.word.groups, RangeMethod::MinMax);
+            plan.with_embedding(tables)
+        };
+        assert_plan_is_faithful(&home.path().join("model"), with_product, width);
     }
 }
 

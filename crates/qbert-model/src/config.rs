@@ -290,6 +290,11 @@ impl Config {
         }
     }
 
+    /// Whether the model turns texts into vectors, and its own files say that it does so without the pooler.
+    pub fn pools_tokens(&self) -> bool {
+        self.embedder.as_ref().is_some_and(|embedder| embedder.pooling.of_tokens().is_some())
+    }
+
     /// How the pooler of a head computes; `None` where its class has none.
     pub fn pooler(&self, head: Head) -> Option<PoolerSettings> {
         self.poolers[head as usize]

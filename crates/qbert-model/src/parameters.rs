@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use qbert_quant::Site;
 
+use crate::config::Config;
+use crate::head::Head;
 use crate::layout::{Parameter, ParameterLayout};
 use crate::role::Role;
 
@@ -43,6 +45,22 @@ impl Parameters {
     /// The flat array, to be changed.
     pub fn values_mut(&mut self) -> &mut [f32] {
         &mut self.values
+    }
+
+    /// The same weights without a pooler that nobody reads: that of an encoder without a head whose vectors are pooled from
+    /// all tokens. Every other model stays as it is.
+    #[must_use]
+    pub fn without_unread_pooler(self, config: &Config) -> Self {
+        if !(self.layout.head() == Head::None && config.pools_tokens()) {
+            return self;
+        }
+        let layout = Arc::new(ParameterLayout::new(config, Head::None, 0, false));
+        let mut kept = Self::zeros(layout.clone());
+        for parameter in layout.parameters() {
+            let Some(own) = self.layout.role(parameter.role) else { return self };
+            kept.values[parameter.span.clone()].copy_from_slice(self.get(own));
+        }
+        kept
     }
 
     /// The values of a parameter of this layout.

@@ -15,11 +15,11 @@ use proptest::prelude::*;
 use qbert_kernels::int::Coding;
 use qbert_model::family::BERT;
 use qbert_model::packed::{LayerActivations, PackedContents, PackedSite, PackedTokenizer, packed_bytes, write_packed};
-use qbert_model::sizes::file_size;
+use qbert_model::sizes::{file_size, site_bytes};
 use qbert_model::{Checkpoint, Config, Head, Module, PackedModel, ParameterLayout, Parameters, Problem, Storage};
 use qbert_quant::{
-    ActivationParams, ActivationPlan, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix, RangeMethod, Site,
-    SitePlan,
+    ActivationParams, ActivationPlan, Embedding, EmbeddingPlan, GroupSpec, Plan, Precision, QuantizedMatrix,
+    RangeMethod, Site, SitePlan,
 };
 use serde_json::{Value, json};
 
@@ -508,4 +508,32 @@ fn a_packed_head_with_one_output_gives_a_value() {
     parts.config = Config::parse(text.as_bytes(), "config.json".as_ref()).unwrap();
     let error = open(&parts.bytes()).unwrap_err().to_string();
     assert!(error.contains("of one label") && error.contains("does not support"), "{error}");
+}
+
+#[test]
+fn product_codes_read_back_and_must_have_their_codebook() {
+    let mut parts = Parts::new(Head::SequenceClassification);
+    let mut embedding = *parts.plan.embedding();
+    for (width, groups) in [("8/3", 4), ("8/2", 1), ("8/16", 2)] {
+        embedding.word = SitePlan::table(width.parse().unwrap(), GroupSpec::Count(groups), RangeMethod::MinMax);
+        parts.plan = parts.plan.clone().with_embedding(embedding);
+        parts.sites = quantize_sites(&parts.config, &parts.parameters, &parts.plan);
+        let bytes = parts.bytes();
+        let model = open(&bytes).unwrap();
+        check_equal(&parts, &model);
+        let sizes: BTreeMap<&str, usize> = model.sizes().iter().map(|(name, size)| (name.as_str(), *size)).collect();
+        let (rows, cols) = (parts.config.vocab_size, parts.config.embedding_size);
+        let parts_of_row = cols.div_ceil(embedding.word.product.unwrap().values());
+        assert_eq!(sizes["embedding.word.codes"], rows * parts_of_row);
+        assert_eq!(sizes["embedding.word.codebook"], 256 * cols);
+        let shape = parts.config.shape(None);
+        let bytes_of_site = site_bytes(&shape, Site::Embedding(Embedding::Word), &embedding.word).unwrap();
+        assert_eq!(bytes_of_site, (rows * parts_of_row + 256 * cols + 8 * groups) as u64);
+    }
+    // Codes of another kind than the plan's are not written.
+    embedding.word = SitePlan::new(bits(8), GroupSpec::Count(2), RangeMethod::MinMax);
+    let plan = parts.plan.clone().with_embedding(embedding);
+    let contents = PackedContents { plan: &plan, ..parts.contents() };
+    let error = packed_bytes("model.qbert", &contents).unwrap_err();
+    assert!(error.to_string().contains("embedding.word has codes of 8/16 bits, planned are 8"), "{error}");
 }

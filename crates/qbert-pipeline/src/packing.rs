@@ -157,7 +157,7 @@ impl Packing {
         let tokenizer = PackedText::of(checkpoint.directory(), checkpoint.config().vocab_size)?;
         let mut packing = Self {
             config: checkpoint.config().clone(),
-            parameters,
+            parameters: parameters.without_unread_pooler(checkpoint.config()),
             labels: checkpoint.labels(),
             task: String::new(),
             plan: quantization.plan().clone(),

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use qbert_quant::{
     ActivationPlan, EmbeddingPlan, Error, GroupSpec, LayerPlan, Percent, Plan, Precision, Preset, RangeMethod, Site,
-    SitePlan,
+    SitePlan, TableWidth,
 };
 
 fn bits(number: i32) -> Precision {
@@ -298,5 +298,28 @@ proptest! {
                 prop_assert!(error.to_string().len() < 2000, "{}", error);
             }
         }
+    }
+}
+
+#[test]
+fn product_codes_are_for_tables_and_read_back() {
+    let plan = Plan::uniform(2, bits(2), GroupSpec::Count(4), RangeMethod::Mse);
+    let mut embedding = *plan.embedding();
+    let width: TableWidth = "8/6".parse().unwrap();
+    embedding.word = SitePlan::table(width, GroupSpec::Count(3), RangeMethod::MinMax);
+    let plan = plan.with_embedding(embedding);
+    let text = plan.to_toml();
+    assert!(text.contains(r#"word = { bits = "8/6", groups = 3, range = "min-max" }"#), "{text}");
+    assert_eq!(Plan::parse(&text, "plan.toml").unwrap(), plan);
+    let short = text.replace(r#"{ bits = "8/6", groups = 3, range = "min-max" }"#, r#""8/6""#);
+    assert_eq!(Plan::parse(&short, "plan.toml").unwrap().embedding().word.product, width.product);
+    for (from, to, message) in [
+        (r#""8/6""#, r#""8/17""#, "8/17"),
+        (r#""8/6""#, r#""4/6""#, "4/6"),
+        (r#""8/6""#, r#""8""#, "a number of bits"),
+        ("query = 2", r#"query = "8/6""#, "layer.0.query cannot have product codes"),
+    ] {
+        let error = Plan::parse(&short.replacen(from, to, 1), "plan.toml").unwrap_err();
+        assert!(error.to_string().contains(message), "{error}");
     }
 }

@@ -39,7 +39,7 @@ pub fn attention(text: &str, file: &str) -> Result<AttentionPart> {
 pub fn plan(text: &str, file: &str) -> Result<BitPlan> {
     let plan = qbert_quant::Plan::parse(text, file)?;
     let matrices = qbert_quant::Matrix::ALL;
-    let bits = |site: &qbert_quant::SitePlan| BitCount::from(site.bits.number());
+    let bits = |site: &qbert_quant::SitePlan| BitCount::from((100.0 * site.width().number()).round() / 100.0);
     let layers = plan.layers().iter().map(|layer| matrices.iter().map(|&m| bits(layer.get(m))).collect()).collect();
     let outside = plan.sites().filter(|(site, _)| site.layer().is_none());
     let mut others: Vec<_> = outside.map(|(site, how)| SiteBits { site: site.to_string(), bits: bits(how) }).collect();

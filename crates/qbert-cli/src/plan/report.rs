@@ -37,7 +37,7 @@ impl Report {
         let paper = shape.paper_size(plan)?;
         let parameters: usize = shape.tensors.iter().map(|t| t.rows * t.cols + t.companions).sum();
         Ok(Self {
-            bits: plan.sites().map(|(site, planned)| (site.to_string(), serde_json::json!(planned.bits))).collect(),
+            bits: plan.sites().map(|(site, planned)| (site.to_string(), serde_json::json!(planned.width()))).collect(),
             paper_mib: PaperMib {
                 total: paper.total(),
                 encoder: paper.without_embedding(),
@@ -59,7 +59,7 @@ impl Report {
         let mut text = self.search.as_ref().map(super::search::text).unwrap_or_default();
         let _ = write!(text, "bits per site\n{}", self.table(plan));
         let embedding = plan.sites().filter(|(site, _)| matches!(site, Site::Embedding(_)));
-        let embedding: Vec<String> = embedding.map(|(site, planned)| format!("{site} {}", planned.bits)).collect();
+        let embedding: Vec<String> = embedding.map(|(site, planned)| format!("{site} {}", planned.width())).collect();
         let _ = writeln!(text, "  {}; activations {}\n", embedding.join(", "), plan.activation().bits);
         if let Origin::Sensitivity(sensitive) = &self.origin {
             let _ = writeln!(text, "{}\n", sensitive.lines().join("\n"));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use qbert_model::{Config, Parameters};
-use qbert_quant::{Layout, Plan, Precision, QuantParams, QuantizedMatrix, Scratch, Site};
+use qbert_quant::{Codebook, Layout, Plan, Precision, QuantParams, QuantizedMatrix, Scratch, Site};
 
 /// The codes of every site that the plan quantizes, with ranges fitted as the plan says.
 pub(crate) fn quantize_sites(config: &Config, parameters: &Parameters, plan: &Plan) -> BTreeMap<Site, QuantizedMatrix> {
@@ -15,7 +15,18 @@ pub(crate) fn quantize_sites(config: &Config, parameters: &Parameters, plan: &Pl
         let layout = Layout::resolve(tensor.rows, tensor.cols, tensor.axis, planned.groups, config.heads).unwrap();
         let values = parameters.site(tensor.site).unwrap();
         let params = QuantParams::fit(values, layout, bits, planned.range, &mut scratch).unwrap();
-        sites.insert(tensor.site, QuantizedMatrix::quantize(values, &params).unwrap());
+        let stored = match planned.product {
+            None => QuantizedMatrix::quantize(values, &params).unwrap(),
+            Some(width) => {
+                let mut codebook = Codebook::empty(width, &params);
+                for part in 0..codebook.parts() {
+                    let entries = codebook.fit_part(part, values, &params).unwrap();
+                    codebook.set_part(part, &entries, &params).unwrap();
+                }
+                QuantizedMatrix::quantize_product(values, &params, &codebook).unwrap()
+            }
+        };
+        sites.insert(tensor.site, stored);
     }
     sites
 }

@@ -14,7 +14,7 @@ mod sensitivity;
 use std::path::{Path, PathBuf};
 
 use qbert_kernels::Threads;
-use qbert_model::{Config, Head, ParameterLayout};
+use qbert_model::{Config, Embedder, Head, ParameterLayout};
 use qbert_quant::allocate::budget::Granularity;
 use qbert_quant::{GroupSpec, Metric, ModelShape, Plan, Precision, RangeMethod, TableWidth};
 use serde::Serialize;
@@ -135,10 +135,12 @@ pub fn shape(directory: &Path) -> Result<ModelShape> {
         let missing = "config.json".to_owned();
         return Err(qbert_model::Error::MissingFile { directory: directory.to_owned(), missing }.into());
     }
-    let config = Config::read(&path)?;
+    let mut config = Config::read(&path)?;
+    config.embedder = Embedder::read(directory)?;
     let head = config.declared_head.unwrap_or(Head::None);
     let outputs = if head == Head::QuestionAnswering { 2 } else { config.labels.len().max(2) };
-    Ok(config.shape(Some(&ParameterLayout::new(&config, head, outputs, head == Head::None))))
+    let pooler = head == Head::None && !config.pools_tokens();
+    Ok(config.shape(Some(&ParameterLayout::new(&config, head, outputs, pooler))))
 }
 
 /// Reads and checks a plan's file.
