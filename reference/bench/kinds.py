@@ -26,3 +26,10 @@ def kind_of(features):
 def maker_of(name):
     """Who made the CPU, as far as its name tells, in lower case for file names."""
     return next((maker for maker in ("amd", "intel", "apple", "ampere", "raspberry") if maker in name.lower()), "cpu")
+
+
+def cpu_name():
+    """What this machine calls its CPU."""
+    with open("/proc/cpuinfo", encoding="ascii") as info:
+        names = [line.split(":", 1)[1].strip() for line in info if line.startswith("model name")]
+    return f"{names[0] if names else 'unknown CPU'}, {len(names)} cores"

@@ -14,8 +14,10 @@ use qbert_pipeline::run::{Finished, Job, run as run_job};
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_quant::{Precision, TableWidth};
 use qbert_runtime::{Classification, Session, SessionOptions};
+use qbert_tasks::Task;
 
 use self::progress::RunProgress;
+use self::quickstart::{Hit, Quickstart};
 use super::progress::Sink;
 use super::reading::limit;
 use super::training::Training;
@@ -26,6 +28,7 @@ use super::{compute, model, note, plan, print, stop, versioned_json};
 #[command(after_help = "\
 Examples:
   qbert run                            the quick-start: a small BERT on movie reviews, in minutes
+  qbert run --task embed               the same for vectors of texts, without labels
   qbert run --model minilm --task sst2 --train train.tsv --dev dev.tsv --out run
   qbert run --model ./bert --task ner --train a.conll --dev b.conll --bits 2,4 --high 4 --out run
   qbert run --model tuned --task classify --train a.csv --dev b.csv --bits 4 --out run
@@ -146,7 +149,7 @@ struct QuantizationFlags {
 
 /// Does the run for a program that shows its progress itself; `command` is what the program was asked, for the record.
 pub(crate) fn embedded(options: &Options, command: &str, sink: Arc<dyn Sink>) -> Result<Finished> {
-    let mut job = options.job(false, true)?;
+    let mut job = options.job(None, true)?;
     command.clone_into(&mut job.command);
     let progress = &mut RunProgress::new(true, options.training.save_every(), Some(sink));
     run_job(&job, &compute(options.training.threads)?, progress)
@@ -161,14 +164,16 @@ struct Said {
 }
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
-    let quick = options.is_quickstart()?;
+    let quick = options.quickstart()?;
     let job = options.job(quick, quiet)?;
     let compute = compute(options.training.threads)?;
     if !quiet {
-        note(&text::beginning(&job, compute.threads().count(), quick));
+        note(&text::beginning(&job, compute.threads().count(), quick.is_some()));
     }
     let finished = run_job(&job, &compute, &mut RunProgress::new(quiet, options.training.save_every(), None))?;
-    let said = if quick { ask(&finished, compute.threads().count())? } else { Vec::new() };
+    let threads = compute.threads().count();
+    let said = if quick == Some(Quickstart::Labels) { ask(&finished, threads)? } else { Vec::new() };
+    let hits = if quick == Some(Quickstart::Vectors) { quickstart::search(&finished, threads)? } else { Vec::new() };
     let text = if options.training.json {
         #[derive(serde::Serialize)]
         struct Printed<'a> {
@@ -176,10 +181,12 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
             finished: &'a Finished,
             #[serde(skip_serializing_if = "<[Said]>::is_empty")]
             predictions: &'a [Said],
+            #[serde(skip_serializing_if = "<[Hit]>::is_empty")]
+            found: &'a [Hit],
         }
-        versioned_json("qbert-run", &Printed { finished: &finished, predictions: &said })
+        versioned_json("qbert-run", &Printed { finished: &finished, predictions: &said, found: &hits })
     } else {
-        text::end(&finished, &job, &said)
+        text::end(&finished, &job, &said, &hits)
     };
     match finished.search.filter(|search| !search.holds) {
         None => Ok(text),
@@ -199,31 +206,38 @@ fn ask(finished: &Finished, threads: usize) -> Result<Vec<Said>> {
 }
 
 impl Options {
-    /// Whether to run the quick-start: none of task, train and dev is given. Some of them are a mistake.
-    fn is_quickstart(&self) -> Result<bool> {
+    /// The quick-start that is asked for: neither train nor dev is given, and no task or that of vectors. One of the two
+    /// files alone is a mistake.
+    fn quickstart(&self) -> Result<Option<Quickstart>> {
         let Training { train, dev, reading, .. } = &self.training;
-        let given = [("--task", reading.is_task_given()), ("--train", !train.is_empty()), ("--dev", dev.is_some())];
+        let task = reading.optional_task()?;
+        match (task, train.is_empty() && dev.is_none()) {
+            (None, true) => return Ok(Some(Quickstart::Labels)),
+            (Some(Task::Embed), true) => return Ok(Some(Quickstart::Vectors)),
+            _ => {}
+        }
+        let given = [("--task", task.is_some()), ("--train", !train.is_empty()), ("--dev", dev.is_some())];
         let missing: Vec<&str> = given.iter().filter(|(_, given)| !given).map(|(flag, _)| *flag).collect();
-        if missing.is_empty() || missing.len() == given.len() {
-            return Ok(!missing.is_empty());
+        if missing.is_empty() {
+            return Ok(None);
         }
         let verb = if missing.len() == 1 { "is" } else { "are" };
         let missing = missing.join(" and ");
         let message = format!("--task, --train and --dev belong together, and {missing} {verb} missing");
-        let hint = "give all three; with none of them `qbert run` is the quick-start".to_owned();
+        let hint = "give all three; with none of them, or --task embed alone, `qbert run` is a quick-start".to_owned();
         Err(Error::new(ErrorKind::BadInput, message, hint))
     }
 
-    fn job(&self, quick: bool, quiet: bool) -> Result<Job> {
+    fn job(&self, quick: Option<Quickstart>, quiet: bool) -> Result<Job> {
         let training = &self.training;
         let out = training.out.as_deref().unwrap_or(Path::new("run"));
-        let mut job = if quick {
+        let mut job = if let Some(quick) = quick {
             if !quiet {
                 note("fetching MiniLM and the movie-review snippets, unless they are in the cache");
             }
             let other = training.model.as_deref().map(|name| Ok::<_, Error>((name, model::directory(name, quiet)?)));
             let other = other.transpose()?;
-            quickstart::job(other.as_ref().map(|(name, path)| (*name, path.as_path())), out)?
+            quick.job(other.as_ref().map(|(name, path)| (*name, path.as_path())), out)?
         } else {
             let name = training.model.as_deref().unwrap_or("minilm");
             let directory = model::directory(name, quiet)?;
@@ -231,8 +245,9 @@ impl Options {
             Job::new(name, &directory, data, training.dev.as_deref().unwrap_or(Path::new("")), out)
         };
         self.apply(&mut job)?;
-        if quick {
-            job.notes.push(quickstart::note(&job));
+        if let Some(quick) = quick {
+            let note = quick.note(&job);
+            job.notes.push(note);
         }
         job.command = stop::command();
         Ok(job)

@@ -1,18 +1,27 @@
-//! The quick-start: a small model and a small task, fetched by package name, with settings so short that the whole run takes
+//! The quick-starts: a small model and a small task, fetched by package name, with settings so short that the whole run takes
 //! minutes on two cores. For serious results, give `qbert run` your own model and data, or longer settings.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use qbert_hessian::Stop;
+use qbert_model::atomic;
+use qbert_quant::{BitWidth, Precision, TableWidth};
+use qbert_runtime::{Session, SessionOptions};
 use qbert_tasks::{DataSource, Task};
 use qbert_train::sensitivity;
 
 use crate::assets::{Asset, cache_directory, fetch};
 use qbert_pipeline::Result;
-use qbert_pipeline::run::Job;
+use qbert_pipeline::run::{Finished, Job};
 
-/// The task of the snippets.
-pub(crate) const TASK: Task = Task::Sst2;
+/// Which one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quickstart {
+    /// Snippets are classified.
+    Labels,
+    /// Snippets become vectors, without a label.
+    Vectors,
+}
 
 /// Our own sentences, which the packed model classifies at the end.
 pub(crate) const SENTENCES: [&str; 3] = [
@@ -21,21 +30,135 @@ pub(crate) const SENTENCES: [&str; 3] = [
     "the actors do their best, but the story never wakes up",
 ];
 
-/// The job. Fetches the data, and the model unless another one is given by name and directory, if they are not in the cache.
+/// What the search at the end looks for, in our own words.
+const QUERIES: [&str; 2] = ["a film for the whole family", "the plot makes no sense"];
+/// How many snippets it shows for each.
+const SHOWN: usize = 2;
+
+/// A snippet that the packed model finds for one of our own queries.
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct Hit {
+    pub(crate) query: &'static str,
+    pub(crate) text: String,
+    pub(crate) similarity: f32,
+}
+
+impl Quickstart {
+    /// The job. Fetches the data, and the model unless another one is given by name and directory, if they are not in the cache.
+    ///
+    /// # Errors
+    /// A failure of pip or the network; the hint says what to use instead.
+    pub(crate) fn job(self, model: Option<(&str, &Path)>, out: &Path) -> Result<Job> {
+        let cache = cache_directory()?;
+        let (name, directory) = match model {
+            Some((name, directory)) => (name, directory.to_owned()),
+            None => ("minilm", fetch(Asset::Minilm, &cache)?.path),
+        };
+        let data = fetch(Asset::Reviews, &cache)?.path;
+        let train = [data.join("train.tsv")];
+        let (task, dev) = match self {
+            Self::Labels => (Task::Sst2, data.join("dev.tsv")),
+            Self::Vectors => (Task::Embed, halves(&data, &cache)?),
+        };
+        let mut job = Job::new(name, &directory, DataSource::new(task, train), &dev, out);
+        match self {
+            Self::Labels => shorten(&mut job),
+            Self::Vectors => shorten_vectors(&mut job),
+        }
+        Ok(job)
+    }
+
+    /// A note on these settings for readers of the results.
+    pub(crate) fn note(self, job: &Job) -> String {
+        match self {
+            Self::Labels => note(job),
+            Self::Vectors => format!(
+                "Quick-start settings: the small model learns the vectors of {} snippets without a label, and is judged by a search: \
+                 the first half of a snippet looks for the second half among those of {DEV_SNIPPETS} snippets. More text of your own \
+                 kind gives better vectors: --train texts.txt --dev pairs-with-scores.csv.",
+                job.quantize.max_train.map_or("all".to_owned(), |most| most.to_string()),
+            ),
+        }
+    }
+}
+
+/// Snippets that the first quick-start keeps for evaluation.
+const DEV_SNIPPETS: usize = 1000;
+
+/// A search in BEIR's layout, made from the dev snippets: the first half of each looks for its second half. So it needs no
+/// judgement by people, and no snippet of the training set is in it.
+fn halves(data: &Path, cache: &Path) -> Result<PathBuf> {
+    let directory = cache.join("reviews-halves");
+    if directory.join("corpus.jsonl").is_file() {
+        return Ok(directory);
+    }
+    let (mut corpus, mut queries, mut judgements) =
+        (String::new(), String::new(), "query-id\tcorpus-id\tscore\n".to_owned());
+    for (number, snippet) in snippets(data)?.iter().enumerate() {
+        let words: Vec<&str> = snippet.split_whitespace().collect();
+        let (first, second) = words.split_at(words.len() / 2);
+        let line = |words: &[&str]| {
+            serde_json::json!({ "_id": number.to_string(), "text": words.join(" ") }).to_string() + "\n"
+        };
+        corpus += &line(second);
+        if words.len() >= FEWEST_WORDS {
+            queries += &line(first);
+            judgements += &format!("{number}\t{number}\t1\n");
+        }
+    }
+    let files = [("corpus.jsonl", corpus), ("queries.jsonl", queries), ("qrels/test.tsv", judgements)];
+    let known = |name: &str| ["corpus.jsonl", "queries.jsonl", "qrels"].contains(&name);
+    atomic::write_directory(&directory, known, |target| {
+        let write = || {
+            std::fs::create_dir(target.join("qrels"))?;
+            files.iter().try_for_each(|(name, text)| std::fs::write(target.join(name), text))
+        };
+        write().map_err(|source| qbert_model::Error::Io { path: target.to_owned(), action: "write", source })
+    })?;
+    Ok(directory)
+}
+
+/// A half of fewer words says too little to look for the other one.
+const FEWEST_WORDS: usize = 8;
+
+/// The sentences of the dev snippets.
+fn snippets(data: &Path) -> Result<Vec<String>> {
+    let path = data.join("dev.tsv");
+    let text = std::fs::read_to_string(&path).map_err(|source| qbert_model::Error::Io {
+        path: path.clone(),
+        action: "read",
+        source,
+    })?;
+    Ok(text.lines().skip(1).filter_map(|line| line.split('\t').next()).map(str::to_owned).collect())
+}
+
+/// Searches the dev snippets with the packed model.
 ///
 /// # Errors
-/// A failure of pip or the network; the hint says what to use instead.
-pub(crate) fn job(model: Option<(&str, &Path)>, out: &Path) -> Result<Job> {
-    let cache = cache_directory()?;
-    let (name, directory) = match model {
-        Some((name, directory)) => (name, directory.to_owned()),
-        None => ("minilm", fetch(Asset::Minilm, &cache)?.path),
-    };
-    let data = fetch(Asset::Reviews, &cache)?.path;
-    let train = [data.join("train.tsv")];
-    let mut job = Job::new(name, &directory, DataSource::new(TASK, train), &data.join("dev.tsv"), out);
-    shorten(&mut job);
-    Ok(job)
+/// When the model or the snippets cannot be read.
+pub(crate) fn search(finished: &Finished, threads: usize) -> Result<Vec<Hit>> {
+    let texts = snippets(&fetch(Asset::Reviews, &cache_directory()?)?.path)?;
+    let session = Session::open(&finished.packed, SessionOptions::default().threads(threads))?;
+    let mut hits = Vec::new();
+    for query in QUERIES {
+        let ranked = session.rank(query, &texts)?;
+        hits.extend(ranked.iter().take(SHOWN).map(|own| Hit {
+            query,
+            text: texts[own.index].clone(),
+            similarity: own.score,
+        }));
+    }
+    Ok(hits)
+}
+
+/// Half of the layers at 3 bits, the others at 2, and the word table in product codes: MiniLM takes 6 MB.
+fn shorten_vectors(job: &mut Job) {
+    let eight = Precision::Bits(BitWidth::EIGHT);
+    let product = qbert_quant::ProductWidth::new(6).ok();
+    job.plan.embedding_bits = vec![TableWidth { bits: eight, product }, eight.into()];
+    job.quantize.settings.epochs = 1;
+    job.quantize.settings.optimizer.learning_rate = 3e-4;
+    job.analysis = short_analysis();
 }
 
 /// Settings that take minutes: one pass over the data in full precision, one over most of it quantized, and an analysis of
@@ -46,16 +169,20 @@ fn shorten(job: &mut Job) {
     job.quantize.settings.epochs = 1;
     job.quantize.settings.optimizer.learning_rate = 3e-4;
     job.quantize.max_train = Some(6400);
-    job.analysis = sensitivity::Settings {
+    job.analysis = short_analysis();
+}
+
+fn short_analysis() -> sensitivity::Settings {
+    sensitivity::Settings {
         runs: 4,
         max_examples: Some(24),
         stop: Stop { iterations: 16, tolerance: 0.05 },
         ..sensitivity::Settings::default()
-    };
+    }
 }
 
-/// A note on these settings for readers of the results.
-pub(crate) fn note(job: &Job) -> String {
+/// A note on the settings of the first one.
+fn note(job: &Job) -> String {
     let epochs = |count: usize| if count == 1 { "1 epoch".to_owned() } else { format!("{count} epochs") };
     let of = |most: Option<usize>| most.map_or("all".to_owned(), |most| format!("at most {most}"));
     format!(

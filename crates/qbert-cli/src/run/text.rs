@@ -6,6 +6,7 @@ use qbert_pipeline::run::{Finished, Job};
 use qbert_tasks::{InputShape, Output};
 
 use super::Said;
+use super::quickstart::Hit;
 use crate::stop::quoted;
 use crate::table::beside_f32;
 
@@ -31,7 +32,7 @@ pub(super) fn beginning(job: &Job, threads: usize, quick: bool) -> String {
 }
 
 /// The results, and what to do with them.
-pub(super) fn end(finished: &Finished, job: &Job, said: &[Said]) -> String {
+pub(super) fn end(finished: &Finished, job: &Job, said: &[Said], hits: &[Hit]) -> String {
     let summary = &finished.summary;
     let mut text = finished.search.as_ref().map(crate::plan::search_text).unwrap_or_default();
     let _ = writeln!(text, "{}", finished.packed.display());
@@ -61,6 +62,17 @@ pub(super) fn end(finished: &Finished, job: &Job, said: &[Said]) -> String {
         text += "\npredictions of the packed model\n";
         for Said { text: sentence, answer } in said {
             let _ = writeln!(text, "  {:<8}  {:>5.1} %  {sentence}", answer.label, 100.0 * answer.probability);
+        }
+    }
+    if !hits.is_empty() {
+        text += "\na search among the snippets with the packed model\n";
+        let mut query = "";
+        for hit in hits {
+            if hit.query != query {
+                query = hit.query;
+                let _ = writeln!(text, "  {query}");
+            }
+            let _ = writeln!(text, "    {:.2}  {}", hit.similarity, hit.text);
         }
     }
     text + &next(finished, job)
