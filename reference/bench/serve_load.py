@@ -7,7 +7,8 @@ model, same texts, same client.
     python3 reference/render_serve.py
 
 DATA has `sst2/dev.tsv` (short texts) and `squad/dev-v1.1.json` (paragraphs); PYTHON has fastapi, uvicorn, onnxruntime and
-tokenizers, and for its best speed uvloop, httptools and orjson. Without `--infinity` that server is left out. It needs an environment of its own, because it wants old packages:
+tokenizers, and for its best speed uvloop, httptools and orjson. Without `--infinity` that server is left out. It needs an
+environment of its own, because it wants old packages:
 
     pip install "infinity-emb[torch,optimum,server,logging]==0.0.78" "torch==2.6.0" "transformers<4.49" "optimum[onnxruntime]<2" \
         "datasets<4" "pyarrow<20" "pandas<2.3" "numpy<2"
