@@ -1,12 +1,20 @@
 #!/usr/bin/env python3
-"""`qbert serve` under load, beside a server of FastAPI and ONNX Runtime (int8): same model, same texts, same client.
+"""`qbert serve` under load, beside a server of FastAPI and ONNX Runtime (int8) and the packaged server `infinity-emb`: same
+model, same texts, same client.
 
     python3 reference/bench/serve_load.py --qbert qbert --model qbert-2-3.qbert --data DATA --python PYTHON \
-        --onnx onnxruntime-int8.onnx --tokenizer tokenizer.json --out results/serve.json
+        --onnx onnxruntime-int8.onnx --checkpoint minilm --infinity infinity_emb --out results/serve.json
+    python3 reference/render_serve.py
 
 DATA has `sst2/dev.tsv` (short texts) and `squad/dev-v1.1.json` (paragraphs); PYTHON has fastapi, uvicorn, onnxruntime and
-tokenizers. Measured are the time from start to ready, memory, and 64 clients that ask again as soon as they are answered; then
-requests at five times the rate that these got, whatever is answered. The client shares the machine with the server.
+tokenizers, and for its best speed uvloop, httptools and orjson. Without `--infinity` that server is left out. It needs an
+environment of its own, because it wants old packages:
+
+    pip install "infinity-emb[torch,optimum,server,logging]==0.0.78" "torch==2.6.0" "transformers<4.49" "optimum[onnxruntime]<2" \
+        "datasets<4" "pyarrow<20" "pandas<2.3" "numpy<2"
+
+Measured are the time from start to ready, memory, and 64 clients that ask again as soon as they are answered; then requests at
+five times the rate that `qbert serve` got, whatever is answered. The client shares the machine with the server.
 """
 import argparse
 import asyncio
@@ -15,11 +23,13 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
@@ -27,16 +37,18 @@ HERE = pathlib.Path(__file__).parent
 LONG_SHARE = 0.25  # of the texts are paragraphs
 
 
-def requests_of(data, count):
+def texts_of(data, count):
     short = [line.split("\t")[0] for line in (data / "sst2/dev.tsv").read_text().splitlines()[1:]]
     articles = json.loads((data / "squad/dev-v1.1.json").read_text())["data"]
     long = [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
     dice = random.Random(1)
-    texts = [dice.choice(long if dice.random() < LONG_SHARE else short) for _ in range(count)]
-    bodies = [json.dumps({"inputs": text}).encode() for text in texts]
-    head = "POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    words = [len(text.split()) for text in texts]
-    return [(head % len(body)).encode() + body for body in bodies], words
+    return [dice.choice(long if dice.random() < LONG_SHARE else short) for _ in range(count)]
+
+
+def requests_of(texts, path, body):
+    bodies = [json.dumps(body(text)).encode() for text in texts]
+    head = "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return [(head % (path, len(own))).encode() + own for own in bodies]
 
 
 def free_port():
@@ -129,9 +141,10 @@ def summary(times, statuses, seconds, words):
             "statuses": {str(key): value for key, value in sorted(statuses.items())}}
 
 
-def measure(command, environment, port, options, requests, words, overload):
+def measure(command, port, options, requests, words, environment=None, folder=HERE, overload=False):
     begun = time.perf_counter()
-    process = subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.DEVNULL, cwd=HERE)
+    process = subprocess.Popen(command, env={**os.environ, **(environment or {})}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               cwd=folder)
     try:
         ready(port, process)
         result = {"start_to_ready_ms": round((time.perf_counter() - begun) * 1e3, 1)}
@@ -172,6 +185,20 @@ def overloaded(process, port, options, requests, words, capacity):
             "alone_right_after_p50_ms": quantile(alone, 0.5)}
 
 
+def infinity(options, texts, words):
+    """Infinity with the same ONNX file as the other peer. It takes a folder, and only as the current one finds the file in it."""
+    requests = requests_of(texts, "/embeddings", lambda text: {"model": "minilm", "input": text})
+    with tempfile.TemporaryDirectory() as folder:
+        for path in options.checkpoint.iterdir():
+            if path.suffix in (".json", ".txt"):
+                shutil.copy(path, folder)
+        shutil.copy(options.onnx, pathlib.Path(folder, "model_quantized.onnx"))
+        port = free_port()
+        command = [options.infinity, "v2", "--model-id", ".", "--served-model-name", "minilm", "--engine", "optimum", "--device", "cpu",
+                   "--pooling-method", "mean", "--host", "127.0.0.1", "--port", str(port), "--log-level", "error", *options.infinity_options.split()]
+        return measure(command, port, options, requests, words, {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}, folder)
+
+
 def cpu():
     with open("/proc/cpuinfo", encoding="ascii") as info:
         name = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "unknown")
@@ -180,27 +207,36 @@ def cpu():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for flag in ("--qbert", "--model", "--data", "--python", "--onnx", "--tokenizer", "--out"):
+    for flag in ("--qbert", "--model", "--data", "--python", "--onnx", "--checkpoint", "--out"):
         parser.add_argument(flag, type=pathlib.Path, required=True)
+    parser.add_argument("--infinity", type=pathlib.Path, help="the program `infinity_emb`")
+    parser.add_argument("--infinity-options", default="--batch-size 2 --no-lengths-via-tokenize",
+                        help="the fastest of those tried on two cores: it pads its batches, so larger ones are slower")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--connections", type=int, default=800, help="of the overload")
     parser.add_argument("--seconds", type=float, default=60)
     options = parser.parse_args()
-    requests, words = requests_of(options.data, 4096)
-    port = free_port()
-    absolute = {key: str(value.absolute()) for key, value in vars(options).items() if isinstance(value, pathlib.Path)}
-    own = [absolute["qbert"], "serve", absolute["model"], "--port", str(port), "--log-level", "warn"]
-    ours = measure(own, {}, port, options, requests, statistics.mean(words), True)
-    port = free_port()
-    environment = {"MODEL": absolute["onnx"], "TOKENIZER": absolute["tokenizer"], "PORT": str(port), "WORKERS": str(os.cpu_count())}
-    peer = measure([absolute["python"], "onnx_server.py"], environment, port, options, requests, statistics.mean(words), False)
     names = {key: value.name for key, value in vars(options).items() if isinstance(value, pathlib.Path)}
-    command = "python3 reference/bench/serve_load.py " + " ".join(f"--{key} {value}" for key, value in names.items())
-    ratio = ours["load"]["requests_per_second"] / peer["load"]["requests_per_second"]
-    result = {"what": f"{options.clients} clients of /embed for {options.seconds:g} s, one text of mixed length per request; overload at 5 times that rate",
-              "command": command, "machine": cpu(), "texts": {"words": {"mean": round(statistics.mean(words), 1), "median": statistics.median(words),
-                                                                     "most": max(words)}},
-              "qbert": ours, "fastapi-onnxruntime-int8": peer, "throughput_ratio": round(ratio, 2)}
+    texts = texts_of(options.data, 4096)
+    counts = [len(text.split()) for text in texts]
+    words, requests = statistics.mean(counts), requests_of(texts, "/embed", lambda text: {"inputs": text})
+    result = {"what": f"{options.clients} clients that embed one text of mixed length per request, for {options.seconds:g} s; "
+                      "overload of `qbert serve` at 5 times that rate",
+              "command": "python3 reference/bench/serve_load.py " + " ".join(f"--{key} {value}" for key, value in names.items()),
+              "machine": cpu(), "texts": {"words": {"mean": round(words, 1), "median": statistics.median(counts), "most": max(counts)}}}
+    for key in names:
+        setattr(options, key, getattr(options, key).absolute())
+    port = free_port()
+    command = [options.qbert, "serve", options.model, "--port", str(port), "--log-level", "warn"]
+    result["qbert"] = measure(command, port, options, requests, words, overload=True)
+    port = free_port()
+    environment = {"MODEL": str(options.onnx), "TOKENIZER": str(options.checkpoint / "tokenizer.json"), "PORT": str(port),
+                   "WORKERS": str(os.cpu_count())}
+    result["fastapi-onnxruntime-int8"] = measure([options.python, "onnx_server.py"], port, options, requests, words, environment)
+    if options.infinity:
+        result["infinity-onnxruntime-int8"] = infinity(options, texts, words)
+    rates = {name: own["load"]["requests_per_second"] for name, own in result.items() if isinstance(own, dict) and "load" in own}
+    result["throughput_ratios"] = {name: round(rates["qbert"] / rate, 2) for name, rate in rates.items() if name != "qbert"}
     options.out.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
 

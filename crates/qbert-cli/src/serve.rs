@@ -71,6 +71,9 @@ pub(crate) struct Options {
     /// Seconds that a client has to send a request's head, and again its body.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, env = "QBERT_READ_TIMEOUT")]
     read_timeout: u64,
+    /// Seconds that a client has to take each 64 KiB of a response, or its rest.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, env = "QBERT_WRITE_TIMEOUT")]
+    write_timeout: u64,
     /// Most connections at once; further ones wait.
     #[arg(long, default_value_t = 900, env = "QBERT_MAX_CONNECTIONS")]
     max_connections: usize,
@@ -158,6 +161,7 @@ impl Options {
         settings.max_request_tokens = self.max_request_tokens;
         settings.timeout = Duration::from_secs(self.timeout);
         settings.read_timeout = Duration::from_secs(self.read_timeout);
+        settings.write_timeout = Duration::from_secs(self.write_timeout);
         settings.max_connections = self.max_connections;
         settings.shutdown_timeout = Duration::from_secs(self.shutdown_timeout);
         settings.api_key_file.clone_from(&self.api_key_file);

@@ -20,6 +20,7 @@ mod error;
 mod logs;
 mod metrics;
 mod middleware;
+mod patience;
 mod registry;
 mod routes;
 mod server;

@@ -17,6 +17,7 @@ use crate::app::App;
 use crate::auth::require_key;
 use crate::error::ServeError;
 use crate::middleware::{after_panic, observe, take_model_off};
+use crate::patience::Patient;
 use crate::routes;
 use crate::settings::Settings;
 
@@ -134,7 +135,7 @@ async fn accept(app: &App, listener: &TcpListener, router: &Router, graceful: &G
 }
 
 type Connection = hyper::server::conn::http1::Connection<
-    TokioIo<TcpStream>,
+    TokioIo<Patient<TcpStream>>,
     hyper_util::service::TowerToHyperService<
         tower::util::BoxCloneService<
             Request<hyper::body::Incoming>,
@@ -153,7 +154,7 @@ fn serve_connection(app: &App, stream: TcpStream, router: Router) -> Connection 
         .header_read_timeout(app.settings().read_timeout)
         .max_buf_size(64 << 10)
         .half_close(false)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(Patient::new(stream, app.settings().write_timeout)), service)
 }
 
 /// `None` where pages of other origins have nothing to ask.

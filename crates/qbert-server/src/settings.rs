@@ -86,6 +86,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// Time for a client to send a request's head, and again its body.
     pub read_timeout: Duration,
+    /// Time for a client to take each 64 KiB of a response, or the rest. Then its connection is closed.
+    pub write_timeout: Duration,
     /// Connections at once; further ones wait.
     pub max_connections: usize,
     /// How long a shutdown waits for requests in flight.
@@ -114,6 +116,7 @@ impl Settings {
             max_request_tokens: 1 << 17,
             timeout: Duration::from_secs(60),
             read_timeout: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(30),
             max_connections: 900,
             shutdown_timeout: Duration::from_secs(30),
             api_key_file: None,

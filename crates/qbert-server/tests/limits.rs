@@ -67,6 +67,28 @@ fn every_limit_has_its_status() {
 }
 
 #[test]
+fn a_client_that_does_not_read_is_given_up() {
+    let server = start_with(|settings| {
+        settings.max_connections = 1;
+        settings.write_timeout = Duration::from_millis(300);
+    });
+    // An answer that is larger than the buffers of a socket.
+    let body = json!({ "inputs": vec!["owl ".repeat(60); 1024] }).to_string();
+    let head = format!(
+        "POST /models/vectors/embed_all HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut stream = server.connect();
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body.as_bytes()).unwrap();
+    // There is one place for connections, and it becomes free.
+    assert_eq!(server.get("/health").status, 200);
+    let cut = Response::read(&mut stream).unwrap();
+    assert_eq!(cut.status, 200);
+    assert!(cut.body.len() < cut.header("content-length").unwrap().parse().unwrap(), "all was sent before it was read");
+}
+
+#[test]
 fn a_full_queue_answers_429_and_recovers() {
     let server = start_with(|settings| {
         settings.threads = 1;
