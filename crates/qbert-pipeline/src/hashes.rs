@@ -28,11 +28,16 @@ pub fn sha256(mut reader: impl Read) -> std::io::Result<String> {
     Ok(hexadecimal(hasher))
 }
 
-/// The sha256 of a file.
+/// The sha256 of a file, or of the names and hashes of everything in a directory: data may be either.
 ///
 /// # Errors
 /// A file that cannot be read.
 pub fn file(path: &Path) -> Result<String> {
+    if path.is_dir() {
+        let files = files_named(path, |_| true)?;
+        let lines = files.iter().map(|(name, path)| Ok(format!("{name}\0{}\n", file(path)?)));
+        return Ok(text(&lines.collect::<Result<String>>()?));
+    }
     let failed = |source| Error::from(qbert_model::Error::Io { path: path.to_owned(), action: "read", source });
     sha256(File::open(path).map_err(failed)?).map_err(failed)
 }
@@ -255,6 +260,19 @@ mod tests {
         assert_eq!(hashes.of(home.path()).unwrap(), before);
         hashes.forget(home.path());
         assert_ne!(hashes.of(home.path()).unwrap(), before);
+    }
+
+    #[test]
+    fn a_directory_of_data_is_known_by_everything_in_it() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join("qrels")).unwrap();
+        std::fs::write(home.path().join("corpus.jsonl"), "a").unwrap();
+        std::fs::write(home.path().join("qrels/test.tsv"), "b").unwrap();
+        let before = file(home.path()).unwrap();
+        assert_eq!(file(home.path()).unwrap(), before);
+        std::fs::write(home.path().join("qrels/test.tsv"), "c").unwrap();
+        assert_ne!(file(home.path()).unwrap(), before);
+        assert!(file(&home.path().join("missing")).is_err());
     }
 
     #[test]

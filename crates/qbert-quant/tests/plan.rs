@@ -314,9 +314,9 @@ fn product_codes_are_for_tables_and_read_back() {
     let short = text.replace(r#"{ bits = "8/6", groups = 3, range = "min-max" }"#, r#""8/6""#);
     assert_eq!(Plan::parse(&short, "plan.toml").unwrap().embedding().word.product, width.product);
     for (from, to, message) in [
-        (r#""8/6""#, r#""8/17""#, "8/17"),
-        (r#""8/6""#, r#""4/6""#, "4/6"),
-        (r#""8/6""#, r#""8""#, "a number of bits"),
+        (r#"word = "8/6""#, r#"word = "8/17""#, "8/17"),
+        (r#"word = "8/6""#, r#"word = "4/6""#, "4/6"),
+        (r#"word = "8/6""#, r#"word = "8""#, "a number of bits"),
         ("query = 2", r#"query = "8/6""#, "layer.0.query cannot have product codes"),
     ] {
         let error = Plan::parse(&short.replacen(from, to, 1), "plan.toml").unwrap_err();

@@ -58,7 +58,7 @@ impl Quickstart {
         let train = [data.join("train.tsv")];
         let (task, dev) = match self {
             Self::Labels => (Task::Sst2, data.join("dev.tsv")),
-            Self::Vectors => (Task::Embed, halves(&data, &cache)?),
+            Self::Vectors => (Task::Embed, keywords(&data, &cache)?),
         };
         let mut job = Job::new(name, &directory, DataSource::new(task, train), &dev, out);
         match self {
@@ -74,7 +74,7 @@ impl Quickstart {
             Self::Labels => note(job),
             Self::Vectors => format!(
                 "Quick-start settings: the small model learns the vectors of {} snippets without a label, and is judged by a search: \
-                 the first half of a snippet looks for the second half among those of {DEV_SNIPPETS} snippets. More text of your own \
+                 the three longest words of a snippet look for it among {DEV_SNIPPETS} snippets. More text of your own \
                  kind gives better vectors: --train texts.txt --dev pairs-with-scores.csv.",
                 job.quantize.max_train.map_or("all".to_owned(), |most| most.to_string()),
             ),
@@ -85,26 +85,25 @@ impl Quickstart {
 /// Snippets that the first quick-start keeps for evaluation.
 const DEV_SNIPPETS: usize = 1000;
 
-/// A search in BEIR's layout, made from the dev snippets: the first half of each looks for its second half. So it needs no
-/// judgement by people, and no snippet of the training set is in it.
-fn halves(data: &Path, cache: &Path) -> Result<PathBuf> {
-    let directory = cache.join("reviews-halves");
+/// A search in BEIR's layout, made from the dev snippets: the three longest words of each, as somebody might type them, look for
+/// the snippet. So it needs no judgement by people, and no snippet of the training set is in it.
+fn keywords(data: &Path, cache: &Path) -> Result<PathBuf> {
+    let directory = cache.join("reviews-keywords");
     if directory.join("corpus.jsonl").is_file() {
         return Ok(directory);
     }
-    let (mut corpus, mut queries, mut judgements) =
-        (String::new(), String::new(), "query-id\tcorpus-id\tscore\n".to_owned());
+    let (mut corpus, mut queries) = (String::new(), String::new());
+    let mut judgements = "query-id\tcorpus-id\tscore\n".to_owned();
     for (number, snippet) in snippets(data)?.iter().enumerate() {
-        let words: Vec<&str> = snippet.split_whitespace().collect();
-        let (first, second) = words.split_at(words.len() / 2);
-        let line = |words: &[&str]| {
-            serde_json::json!({ "_id": number.to_string(), "text": words.join(" ") }).to_string() + "\n"
-        };
-        corpus += &line(second);
-        if words.len() >= FEWEST_WORDS {
-            queries += &line(first);
-            judgements += &format!("{number}\t{number}\t1\n");
-        }
+        // Queries and documents have names of their own: a document named like the query is the query itself, and not counted.
+        let line = |name: &str, text: &str| serde_json::json!({ "_id": name, "text": text }).to_string() + "\n";
+        let words = snippet.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+        let mut by_length: Vec<&str> = words.collect();
+        by_length.sort_by_key(|word| std::cmp::Reverse(word.chars().count()));
+        by_length.truncate(3);
+        corpus += &line(&format!("d{number}"), snippet);
+        queries += &line(&format!("q{number}"), &by_length.join(" "));
+        judgements += &format!("q{number}\td{number}\t1\n");
     }
     let files = [("corpus.jsonl", corpus), ("queries.jsonl", queries), ("qrels/test.tsv", judgements)];
     let known = |name: &str| ["corpus.jsonl", "queries.jsonl", "qrels"].contains(&name);
@@ -117,9 +116,6 @@ fn halves(data: &Path, cache: &Path) -> Result<PathBuf> {
     })?;
     Ok(directory)
 }
-
-/// A half of fewer words says too little to look for the other one.
-const FEWEST_WORDS: usize = 8;
 
 /// The sentences of the dev snippets.
 fn snippets(data: &Path) -> Result<Vec<String>> {
@@ -156,7 +152,7 @@ fn shorten_vectors(job: &mut Job) {
     let eight = Precision::Bits(BitWidth::EIGHT);
     let product = qbert_quant::ProductWidth::new(6).ok();
     job.plan.embedding_bits = vec![TableWidth { bits: eight, product }, eight.into()];
-    job.quantize.settings.epochs = 1;
+    job.quantize.settings.epochs = 2;
     job.quantize.settings.optimizer.learning_rate = 3e-4;
     job.analysis = short_analysis();
 }
