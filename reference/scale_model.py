@@ -16,7 +16,7 @@ MODELS = {"MiniLM": dict(layers=6, hidden=384, rest=12.0e6), "BERT-base": dict(l
 def received(model, tokens, nodes):
     """Bytes that a rank receives in a step."""
     layers, hidden = model["layers"], model["hidden"]
-    rows = layers * tokens * hidden * (7 + 9 / nodes) + tokens * hidden
+    rows = layers * tokens * hidden * (4 + 12 / nodes) + tokens * hidden
     gradients = 12 * layers * hidden**2
     # Norms: the sums of chunks of 64 rows, and of chunks that two ranks share the rows.
     norms = (2 * layers + 1) * 2 * hidden * (tokens / 64 + 32)

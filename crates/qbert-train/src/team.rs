@@ -5,7 +5,7 @@
 //!
 //! | sum | who forms it | what travels |
 //! |---|---|---|
-//! | gradient of a matrix, `dYᵀ·X` | each rank some rows of it | all rows of `X`; of `dY` the columns that a rank needs |
+//! | gradient of a matrix, `dYᵀ·X` | each rank some of its rows, or columns if it has more of them | all rows of `X` or `dY`; of the other the columns that a rank needs |
 //! | gradients of a LayerNorm, in chunks of 64 rows | who has a chunk's first row | the rows of chunks that two ranks share, and the chunks' sums |
 //! | gradients of small matrices and embeddings, the loss | everybody | all rows |
 //! | distances that only the log shows, in chunks | as for LayerNorm | the same |
@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use qbert_kernels::{CHUNK, Compute, LayerNormGradients, Normalized, ROW_CHUNK, Ranks};
+use qbert_kernels::{CHUNK, Compute, LayerNormGradients, MatMut, MatRef, Normalized, ROW_CHUNK, Ranks, Start};
 use qbert_tasks::batch::PartOf;
 
 use crate::batch::Batch;
@@ -37,14 +37,32 @@ pub(crate) struct Team<'a> {
     part: &'a PartOf,
 }
 
-/// A matrix with fewer outputs for each rank is not worth being shared.
-const FEWEST_OUTPUTS: usize = 16;
+/// What each rank has of the gradient of a matrix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Slices {
+    /// Everybody all of it.
+    All,
+    /// Some outputs, which are rows.
+    Outputs(Vec<Range<usize>>),
+    /// Some inputs, which are columns.
+    Inputs(Vec<Range<usize>>),
+}
 
-/// Which outputs of a linear layer each rank has; `None` where everybody has all of them.
-pub(crate) fn slices(outputs: usize, ranks: usize) -> Option<Vec<Range<usize>>> {
-    // Whole vectors, which is no condition, only faster.
-    let bound = |rank: usize| if rank == ranks { outputs } else { outputs * rank / ranks / 16 * 16 };
-    (outputs >= ranks * FEWEST_OUTPUTS).then(|| (0..ranks).map(|rank| bound(rank)..bound(rank + 1)).collect())
+/// A matrix of fewer rows or columns for each rank is not worth being shared.
+const FEWEST: usize = 16;
+
+impl Slices {
+    /// The longer side is cut, because all of the shorter one travels.
+    fn new(outputs: usize, inputs: usize, ranks: usize) -> Self {
+        let longer = outputs.max(inputs);
+        if outputs.min(inputs) < FEWEST || longer < ranks * FEWEST {
+            return Self::All;
+        }
+        // Whole vectors, which is no condition, only faster.
+        let bound = |rank: usize| if rank == ranks { longer } else { longer * rank / ranks / FEWEST * FEWEST };
+        let slices = (0..ranks).map(|rank| bound(rank)..bound(rank + 1)).collect();
+        if outputs >= inputs { Self::Outputs(slices) } else { Self::Inputs(slices) }
+    }
 }
 
 impl<'a> Team<'a> {
@@ -117,8 +135,7 @@ impl<'a> Team<'a> {
         all
     }
 
-    /// Adds the gradients of a linear layer over all rows: of the outputs that this rank has, or of all if the layer is
-    /// small.
+    /// Adds the gradients of a linear layer over all rows: those that this rank has, or all if the layer is small.
     pub(crate) fn add_linear(
         &self,
         compute: &Compute,
@@ -126,12 +143,25 @@ impl<'a> Team<'a> {
         (x, dy): (&[f32], &[f32]),
         gradients: LinearGradients<'_>,
     ) {
-        let x = self.rows(rows, x);
-        match slices(gradients.outputs, self.ranks.size()) {
-            None => linear::backward_parameters(compute, &x, &self.rows(rows, dy), gradients),
-            Some(slices) => {
-                let dy = self.columns(rows, dy, gradients.outputs, &slices);
-                linear::backward_parameters(compute, &x, &dy, gradients.rows(slices[self.part.own].clone()));
+        let (outputs, own) = (gradients.outputs, self.part.own);
+        let inputs = gradients.weight.len() / outputs;
+        match Slices::new(outputs, inputs, self.ranks.size()) {
+            Slices::All => {
+                linear::backward_parameters(compute, &self.rows(rows, x), &self.rows(rows, dy), gradients);
+            }
+            Slices::Outputs(slices) => {
+                let (x, dy) = (self.rows(rows, x), self.columns(rows, dy, outputs, &slices));
+                linear::backward_parameters(compute, &x, &dy, gradients.rows(slices[own].clone()));
+            }
+            Slices::Inputs(slices) => {
+                let (x, dy) = (self.columns(rows, x, inputs, &slices), self.rows(rows, dy));
+                let (slice, count) = (slices[own].clone(), dy.len() / outputs);
+                let (x, dy) = (MatRef::new(&x, count, slice.len()), MatRef::new(&dy, count, outputs));
+                let mut weight = MatMut::new(gradients.weight, outputs, inputs);
+                compute.gemm_tn(dy, x, Start::ACCUMULATE, weight.block(0..outputs, slice));
+                if !gradients.bias.is_empty() {
+                    compute.add_column_sums(dy, gradients.bias);
+                }
             }
         }
     }
@@ -337,11 +367,33 @@ pub(crate) fn share_gradients(
     let (size, own) = (ranks.size(), ranks.rank());
     let (mut biases, mut counts, mut places) = (Vec::new(), vec![0; size], Vec::new());
     for (weight, bias, outputs) in layers {
-        let Some(slices) = slices(*outputs, size) else { continue };
         let inputs = weight.len() / outputs;
         let target = &mut gradients[weight.clone()];
+        let counts_of = |slices: &[Range<usize>], other: usize| -> Vec<usize> {
+            slices.iter().map(|slice| slice.len() * other).collect()
+        };
+        let slices = match Slices::new(*outputs, inputs, size) {
+            Slices::All => continue,
+            Slices::Inputs(slices) => {
+                let part: Vec<f32> =
+                    target.chunks_exact(inputs).flat_map(|row| &row[slices[own].clone()]).copied().collect();
+                let mut all = vec![0.0; target.len()];
+                ranks.gather(&part, &counts_of(&slices, *outputs), &mut all);
+                let mut rest = &all[..];
+                for slice in slices {
+                    let (part, after) = rest.split_at(slice.len() * outputs);
+                    for (row, values) in target.chunks_exact_mut(inputs).zip(part.chunks_exact(slice.len())) {
+                        row[slice.clone()].copy_from_slice(values);
+                    }
+                    rest = after;
+                }
+                // Everybody has the whole bias.
+                continue;
+            }
+            Slices::Outputs(slices) => slices,
+        };
         let part = target[slices[own].start * inputs..slices[own].end * inputs].to_vec();
-        ranks.gather(&part, &slices.iter().map(|slice| slice.len() * inputs).collect::<Vec<_>>(), target);
+        ranks.gather(&part, &counts_of(&slices, inputs), target);
         if !bias.is_empty() {
             biases.extend_from_slice(&gradients[bias.start + slices[own].start..bias.start + slices[own].end]);
             counts.iter_mut().zip(&slices).for_each(|(count, slice)| *count += slice.len());
