@@ -338,7 +338,7 @@ impl Chunks {
     fn complete(&self, ranks: &dyn Ranks, width: usize, head: &[f32]) -> Vec<f32> {
         let size = self.starts.len() - 1;
         let (mut sent, mut received) = (vec![0; size], vec![0; size]);
-        for rank in 0..size {
+        for (rank, received) in received.iter_mut().enumerate() {
             let count = self.head_of(rank).len() * width;
             if count == 0 {
                 continue;
@@ -348,7 +348,7 @@ impl Chunks {
                 sent[owner] = count;
             }
             if owner == self.own {
-                received[rank] = count;
+                *received = count;
             }
         }
         let mut rest = vec![0.0; received.iter().sum()];
