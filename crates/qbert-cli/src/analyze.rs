@@ -129,6 +129,13 @@ impl Protocol {
     }
 }
 
+impl Options {
+    /// Whether several ranks do this together: joining parts is a moment's work of one.
+    pub(crate) fn is_shared_by_ranks(&self) -> bool {
+        self.merge.is_none()
+    }
+}
+
 fn without_effect(flag: &str, with: &str) -> Error {
     Error::new(ErrorKind::BadInput, format!("{flag} has no effect with {with}"), "leave it out".to_owned())
 }
@@ -147,7 +154,10 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
 /// Does the analysis; its progress goes to stderr, or to a program that shows it itself.
 pub(crate) fn perform(options: &Options, sink: Option<&Arc<dyn Sink>>, quiet: bool) -> Result<Outcome> {
     let method = match options.protocol.method {
-        MethodName::Kl => return kl::perform(options, sink, quiet).map(|found| Outcome::Whole(Box::new(found))),
+        MethodName::Kl => {
+            super::ranks::refuse("--method kl")?;
+            return kl::perform(options, sink, quiet).map(|found| Outcome::Whole(Box::new(found)));
+        }
         MethodName::Power => Method::Power,
         MethodName::Lanczos => Method::Lanczos,
     };

@@ -30,6 +30,7 @@ mod plan;
 mod predict;
 pub mod progress;
 mod quantize;
+mod ranks;
 pub mod reading;
 mod report;
 mod run;
@@ -46,6 +47,7 @@ pub use quantize::WhichWeights;
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -124,8 +126,25 @@ enum Verb {
 /// The `qbert` command: reads the arguments, runs the verb and returns the exit code.
 pub fn main() -> ExitCode {
     let matches = matches_of(Arguments::command());
-    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    execute("qbert", arguments.output, || run_verb(arguments.verb, arguments.output.quiet))
+    let Arguments { verb, output } = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let _world = match ranks::join(verb.is_shared_by_ranks()) {
+        Ok(world) => world,
+        Err(error) => return ExitCode::from(complain(&error)),
+    };
+    // Others than rank 0 say what they do only when everything is wanted.
+    let quiet = output.quiet || (ranks::helper().is_some() && !output.verbose);
+    execute("qbert", output, || run_verb(verb, quiet))
+}
+
+impl Verb {
+    /// Whether several processes that MPI starts do this together.
+    fn is_shared_by_ranks(&self) -> bool {
+        match self {
+            Self::Run(_) | Self::Finetune(_) | Self::Quantize(_) => true,
+            Self::Analyze(options) => options.is_shared_by_ranks(),
+            _ => false,
+        }
+    }
 }
 
 /// The same for a program that is not the command itself: `arguments` are the words after `qbert`, and the exit code is
@@ -154,6 +173,7 @@ fn exit_code(program: &'static str, output: Verbosity, command: impl FnOnce() ->
     VERBOSE.store(output.verbose, Ordering::Relaxed);
     stop::watch(program);
     match command() {
+        Ok(_) if ranks::helper().is_some() => 0,
         Ok(output) => print(&output),
         Err(error) => complain(&error),
     }
@@ -201,22 +221,27 @@ fn print(output: &str) -> u8 {
 
 fn complain(error: &Error) -> u8 {
     let is_interrupted = error.kind() == ErrorKind::Interrupted;
+    let is_reported = ranks::before_complaint(error) == ranks::Complaint::Report;
     let resume = if is_interrupted { stop::resume_hint() } else { None };
     let hint = resume.or_else(|| error.hint().map(flags::in_flags));
-    complain_text(&flags::in_flags(&error.to_string()), hint.as_deref());
-    if is_verbose() {
+    if is_reported {
+        complain_text(&flags::in_flags(&error.to_string()), hint.as_deref());
+    }
+    if is_verbose() && is_reported {
         let mut cause = std::error::Error::source(error).and_then(std::error::Error::source);
         while let Some(error) = cause {
             note(&format!("cause: {}", flags::in_flags(&error.to_string())));
             cause = error.source();
         }
     }
-    match error.kind() {
+    let code = match error.kind() {
         ErrorKind::BadInput => 2,
         ErrorKind::MissedLimit => 3,
         ErrorKind::Interrupted => stop::exit_code(),
         _ => 1,
-    }
+    };
+    ranks::after_complaint(error, code);
+    code
 }
 
 fn complain_text(message: &str, hint: Option<&str>) {
@@ -249,7 +274,8 @@ pub fn note(text: &str) {
 
 /// If this fails, there is nobody left to tell.
 fn to_stderr(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let from = ranks::helper().map(|rank| format!("[rank {rank}] ")).unwrap_or_default();
+    let _ = writeln!(std::io::stderr().lock(), "{from}{text}");
 }
 
 /// Text that does nothing to a terminal but appear on it. Labels, paths and provenance come from files that anybody may have
@@ -279,14 +305,14 @@ pub(crate) fn one_line(name: &str) -> String {
     name.replace('\n', "\\n").replace('\t', "\\t")
 }
 
-/// The threads and kernels to compute with: the given number of threads, or one per core.
+/// The threads and kernels to compute with: the given number of threads, or one per core; and the ranks to share work with.
 pub fn compute(threads: Option<usize>) -> Result<qbert_kernels::Compute> {
     let threads = threads.unwrap_or_else(qbert_kernels::Threads::available);
     let compute = qbert_kernels::Compute::detect(threads).map_err(kernel_error)?;
     if is_verbose() {
         note(&format!("computing with {} on {threads} threads", compute.kernels()));
     }
-    Ok(compute)
+    Ok(ranks::current().map_or(compute.clone(), |ranks| compute.with_ranks(Arc::clone(ranks))))
 }
 
 /// The error of kernels or threads, with the flag or variable that asked for them.

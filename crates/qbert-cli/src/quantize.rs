@@ -155,8 +155,10 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let mut progress = Progress::new("quantize", quiet).stoppable().saving_every(training.save_every());
     let outcome = quantize(&job, &compute, &mut progress)?;
     drop(progress);
-    let packing = Packing::trained(training.out(), job.job.data.task, &stop::command())?;
-    packing.write(&training.out().join(packing::FILE_NAME))?;
+    if compute.writes() {
+        let packing = Packing::trained(training.out(), job.job.data.task, &stop::command())?;
+        packing.write(&training.out().join(packing::FILE_NAME))?;
+    }
     Ok(if training.json { versioned_json("qbert-quantize", &outcome) } else { text(options, &outcome) })
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use clap::Args;
 use qbert_pipeline::planning::PlanRequest;
 use qbert_pipeline::planning::search::{DropLimit, WIDTHS};
-use qbert_pipeline::run::{Finished, Job, run as run_job};
+use qbert_pipeline::run::{Finished, Job, help, run as run_job};
 use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_quant::{Precision, TableWidth};
 use qbert_runtime::{Classification, Session, SessionOptions};
@@ -21,7 +21,7 @@ use self::quickstart::{Hit, Quickstart};
 use super::progress::Sink;
 use super::reading::limit;
 use super::training::Training;
-use super::{compute, model, note, plan, print, stop, versioned_json};
+use super::{compute, model, note, plan, print, ranks, stop, versioned_json};
 
 /// Fine-tune, analyze, plan, quantize, pack, evaluate and report in one go.
 #[derive(Debug, Args)]
@@ -167,6 +167,11 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let quick = options.quickstart()?;
     let job = options.job(quick, quiet)?;
     let compute = compute(options.training.threads)?;
+    ranks::lead_alone();
+    if !compute.writes() {
+        help(&job, &compute, &mut RunProgress::new(quiet, options.training.save_every(), None))?;
+        return Ok(String::new());
+    }
     if !quiet {
         note(&text::beginning(&job, compute.threads().count(), quick.is_some()));
     }

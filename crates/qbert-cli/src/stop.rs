@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::{complain_text, note};
+use super::{complain_text, note, ranks};
 
 /// The numbers that all systems with signals give them.
 const INTERRUPT: u8 = 2;
@@ -83,7 +83,10 @@ fn received(signal: u8) {
     match *moment {
         Moment::AfterStep if is_first => {
             let again = if signal == INTERRUPT { "press Ctrl-C again" } else { "send it again" };
-            note(&format!("\nstopping after this step; {again} to stop at once"));
+            // Rank 0 speaks for all.
+            if ranks::helper().is_none() {
+                note(&format!("\nstopping after this step; {again} to stop at once"));
+            }
         }
         Moment::AfterItem if is_first => {}
         // The server hears the signal too.
@@ -95,7 +98,9 @@ fn received(signal: u8) {
 
 fn end(signal: u8) -> ! {
     let what = if signal == TERMINATE { "terminated (SIGTERM)" } else { "interrupted" };
-    complain_text(what, resume_hint().as_deref());
+    if ranks::helper().is_none() {
+        complain_text(what, resume_hint().as_deref());
+    }
     std::process::exit(128 + i32::from(signal));
 }
 

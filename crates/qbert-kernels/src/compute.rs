@@ -12,6 +12,7 @@ use crate::dropout::DropoutKey;
 use crate::error::KernelError;
 use crate::gemm::{MatRef, ProductPrecision};
 use crate::layer_norm::{LayerNorm, LayerNormGradients, LayerNormTangents, Normalized, NormalizedMut};
+use crate::ranks::Ranks;
 use crate::reduce::{COLUMN_BLOCK, SUM_BLOCK};
 use crate::scratch::{Scratch, ScratchPool, part_bytes};
 use crate::threads::Threads;
@@ -28,6 +29,7 @@ pub struct Compute {
     threads: Threads,
     scratch: Arc<ScratchPool>,
     products: ProductPrecision,
+    ranks: Option<Arc<dyn Ranks>>,
 }
 
 impl Compute {
@@ -35,7 +37,8 @@ impl Compute {
     pub fn new(kernels: Kernels, threads: Threads) -> Self {
         // One for each thread that can run at the same time, and one more where an operation runs inside another.
         let most = 2 * threads.count().max(Threads::available());
-        Self { kernels, threads, scratch: Arc::new(ScratchPool::new(most)), products: ProductPrecision::F32 }
+        let scratch = Arc::new(ScratchPool::new(most));
+        Self { kernels, threads, scratch, products: ProductPrecision::F32, ranks: None }
     }
 
     /// The kernels of [`Kernels::detect`] on `threads` threads.
@@ -55,6 +58,28 @@ impl Compute {
     /// The precision of large products.
     pub fn products(&self) -> ProductPrecision {
         self.products
+    }
+
+    /// The same, with others to share the work with. One rank is nobody else.
+    #[must_use]
+    pub fn with_ranks(&self, ranks: Arc<dyn Ranks>) -> Self {
+        Self { ranks: (ranks.size() > 1).then_some(ranks), ..self.clone() }
+    }
+
+    /// The same for work that this rank does alone.
+    #[must_use]
+    pub fn alone(&self) -> Self {
+        Self { ranks: None, ..self.clone() }
+    }
+
+    /// The ranks that share the work; `None` for a process alone. Whole-matrix operations do not know about them.
+    pub fn ranks(&self) -> Option<&dyn Ranks> {
+        self.ranks.as_deref()
+    }
+
+    /// Whether this process writes the job's files: it is alone, or the first of the ranks.
+    pub fn writes(&self) -> bool {
+        self.ranks().is_none_or(Ranks::writes)
     }
 
     /// The kernels, for single-threaded calls.
@@ -158,11 +183,19 @@ impl Compute {
     /// # Panics
     /// As [`Kernels::dropout`].
     pub fn dropout(&self, data: &mut [f32], key: DropoutKey, rate: f32) {
+        self.dropout_from(data, key, 0, rate);
+    }
+
+    /// The same for a part of a tensor that begins at element `offset` of the whole.
+    ///
+    /// # Panics
+    /// As [`Kernels::dropout`].
+    pub fn dropout_from(&self, data: &mut [f32], key: DropoutKey, offset: usize, rate: f32) {
         if rate == 0.0 {
             return;
         }
         self.threads.for_each_chunk([data], [CHUNK], |chunk, [data]| {
-            self.kernels.dropout(data, key, chunk * CHUNK, rate);
+            self.kernels.dropout(data, key, offset + chunk * CHUNK, rate);
         });
     }
 
@@ -191,7 +224,7 @@ impl Compute {
     /// # Panics
     /// When the lengths differ.
     pub fn dot(&self, a: &[f32], b: &[f32]) -> f64 {
-        self.sum_of_pairs(a, b, Kernels::dot)
+        self.sums_of_pairs(a, b, Kernels::dot).iter().sum()
     }
 
     /// [`Kernels::squared_distance`] over all threads, in the same order.
@@ -199,7 +232,15 @@ impl Compute {
     /// # Panics
     /// When the lengths differ.
     pub fn squared_distance(&self, a: &[f32], b: &[f32]) -> f64 {
-        self.sum_of_pairs(a, b, Kernels::squared_distance)
+        self.squared_distances(a, b).iter().sum()
+    }
+
+    /// The terms of [`Compute::squared_distance`], one for every [`CHUNK`] elements.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn squared_distances(&self, a: &[f32], b: &[f32]) -> Vec<f64> {
+        self.sums_of_pairs(a, b, Kernels::squared_distance)
     }
 
     /// [`Kernels::divergence`] over all threads, in the same order.
@@ -207,17 +248,24 @@ impl Compute {
     /// # Panics
     /// When the lengths differ.
     pub fn divergence(&self, p: &[f32], q: &[f32]) -> f64 {
-        self.sum_of_pairs(p, q, Kernels::divergence)
+        self.divergences(p, q).iter().sum()
     }
 
-    fn sum_of_pairs(&self, a: &[f32], b: &[f32], sum: fn(Kernels, &[f32], &[f32]) -> f64) -> f64 {
+    /// The terms of [`Compute::divergence`], one for every [`CHUNK`] elements.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn divergences(&self, p: &[f32], q: &[f32]) -> Vec<f64> {
+        self.sums_of_pairs(p, q, Kernels::divergence)
+    }
+
+    fn sums_of_pairs(&self, a: &[f32], b: &[f32], sum: fn(Kernels, &[f32], &[f32]) -> f64) -> Vec<f64> {
         check_lengths(&[a.len(), b.len()]);
         let tasks = a.len().div_ceil(CHUNK);
-        let sums = self.threads.map(tasks, |chunk| {
+        self.threads.map(tasks, |chunk| {
             let n = CHUNK.min(a.len() - chunk * CHUNK);
             sum(self.kernels, part(a, chunk, n), part(b, chunk, n))
-        });
-        sums.iter().sum()
+        })
     }
 
     /// [`Kernels::add_column_sums`] over all threads: each task takes some columns of all rows.
@@ -266,21 +314,48 @@ impl Compute {
         gradients: LayerNormGradients<'_>,
     ) {
         let n = gamma.len();
-        check_lengths(&[saved.sum.len(), d_out.len(), d_in.len(), saved.mean.len() * n]);
         check_lengths(&[n, gradients.gamma.len(), gradients.beta.len()]);
         let tasks = saved.mean.len().div_ceil(ROW_CHUNK);
         let mut scratch = self.scratch(part_bytes::<f32>(tasks * 2 * n));
-        let partial = scratch.parts().take::<f32>(tasks * 2 * n);
+        let sums = scratch.parts().take::<f32>(tasks * 2 * n);
+        self.layer_norm_backward_sums(gamma, saved, d_out, d_in, sums);
+        self.add_layer_norm_sums(sums, gradients);
+    }
+
+    /// [`Compute::layer_norm_backward`] up to the tasks' sums: for every [`ROW_CHUNK`] rows those of γ's gradient, then
+    /// those of β's.
+    ///
+    /// # Panics
+    /// When the shapes differ.
+    pub fn layer_norm_backward_sums(
+        &self,
+        gamma: &[f32],
+        saved: Normalized<'_>,
+        d_out: &[f32],
+        d_in: &mut [f32],
+        sums: &mut [f32],
+    ) {
+        let n = gamma.len();
+        check_lengths(&[saved.sum.len(), d_out.len(), d_in.len(), saved.mean.len() * n]);
+        check_lengths(&[sums.len(), saved.mean.len().div_ceil(ROW_CHUNK) * 2 * n]);
         let lengths = [ROW_CHUNK * n, 2 * n];
-        self.threads.for_each_chunk([d_in, &mut *partial], lengths, |chunk, [d_in, partial]| {
+        self.threads.for_each_chunk([d_in, sums], lengths, |chunk, [d_in, sums]| {
             let rows = chunk * ROW_CHUNK..chunk * ROW_CHUNK + d_in.len() / n;
             let d_out = &d_out[rows.start * n..rows.end * n];
-            partial.fill(0.0);
-            let (gamma_part, beta_part) = partial.split_at_mut(n);
+            sums.fill(0.0);
+            let (gamma_part, beta_part) = sums.split_at_mut(n);
             let parts = LayerNormGradients { gamma: gamma_part, beta: beta_part };
             self.kernels.layer_norm_backward(gamma, saved.rows_of(n, rows), d_out, d_in, parts);
         });
-        for part in partial.chunks_exact(2 * n) {
+    }
+
+    /// Adds the tasks' sums of [`Compute::layer_norm_backward_sums`], in order.
+    ///
+    /// # Panics
+    /// When the shapes differ.
+    pub fn add_layer_norm_sums(&self, sums: &[f32], gradients: LayerNormGradients<'_>) {
+        let n = gradients.gamma.len();
+        for part in sums.chunks_exact(2 * n) {
             self.kernels.add_scaled(1.0, &part[..n], gradients.gamma);
             self.kernels.add_scaled(1.0, &part[n..], gradients.beta);
         }

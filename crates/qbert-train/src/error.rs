@@ -86,6 +86,14 @@ pub enum Error {
         /// What has to be deleted to start again.
         delete: PathBuf,
     },
+    /// Ranks that should do one job together have been given different ones.
+    #[error("rank {rank} has another job than rank 0: {problem}")]
+    Ranks {
+        /// The rank that differs.
+        rank: usize,
+        /// In what.
+        problem: String,
+    },
     /// The observer asked to stop; everything done so far is kept.
     #[error("stopped as requested; {} keeps what is done", path.display())]
     Stopped {
@@ -181,6 +189,9 @@ impl Error {
             }
             Self::NoExamples { .. } => {
                 "`qbert data` shows what is in a file; questions without an answer are left out, and so is what `training.max_train` or `training.max_dev` cuts off"
+            }
+            Self::Ranks { .. } => {
+                "all ranks need the same version, flags, model and data; with bf16 products also the same kind of CPU"
             }
             Self::Stopped { .. } => "`job.resume` continues from there",
             Self::Sensitivity { .. } => "make it with `qbert analyze`; parts must come from the same command",

@@ -143,18 +143,43 @@ pub fn scores_with(
 ) -> Result<Vec<Vec<f32>>> {
     let mut all = vec![Vec::new(); features.len()];
     let mut activations = Activations::for_evaluation();
-    for indices in features.evaluation_batches(BATCH_TOKENS) {
-        let batch = features.batch(&indices, false)?;
-        bert.check(&batch)?;
-        weights.answer(bert, compute, &batch, &mut activations);
-        let mut rest = &activations.logits[..];
-        for &index in &indices {
+    let (size, own) = compute.ranks().map_or((1, 0), |ranks| (ranks.size(), ranks.rank()));
+    let batches: Vec<Vec<usize>> = features.evaluation_batches(BATCH_TOKENS).into_iter().collect();
+    let mut take = |indices: &[usize], mut rest: &[f32]| {
+        for &index in indices {
             let rows = features.output().rows(features.length(index));
             let (own, after) = rest.split_at(rows * bert.outputs());
             all[index] = own.to_vec();
             rest = after;
         }
+    };
+    let mut found = Vec::new();
+    for (number, indices) in batches.iter().enumerate() {
+        if number % size == own {
+            let batch = features.batch(indices, false)?;
+            bert.check(&batch)?;
+            weights.answer(bert, compute, &batch, &mut activations);
+            take(indices, &activations.logits);
+            if size > 1 {
+                found.extend_from_slice(&activations.logits);
+            }
+        }
         progress(indices.len());
+    }
+    if let Some(ranks) = compute.ranks() {
+        let scores = |indices: &[usize]| -> usize {
+            indices.iter().map(|&index| features.output().rows(features.length(index)) * bert.outputs()).sum()
+        };
+        let of_rank = |rank: usize| batches.iter().skip(rank).step_by(size);
+        let counts: Vec<usize> = (0..size).map(|rank| of_rank(rank).map(|indices| scores(indices)).sum()).collect();
+        let mut everything = vec![0.0; counts.iter().sum()];
+        ranks.gather(&found, &counts, &mut everything);
+        let mut rest = &everything[..];
+        for indices in (0..size).flat_map(of_rank) {
+            let (own, after) = rest.split_at(scores(indices));
+            take(indices, own);
+            rest = after;
+        }
     }
     Ok(all)
 }

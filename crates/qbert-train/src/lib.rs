@@ -3,6 +3,7 @@
 //! It computes on batches without padding, keeps no graph, allocates its buffers once, and gives the same bytes with any
 //! number of threads. [`ops`] holds the operations, [`bert`] calls them in order, [`trainer`] calls that.
 
+mod agreement;
 pub mod attention_kl;
 pub mod bert;
 mod error;
@@ -17,6 +18,7 @@ pub mod qat;
 pub mod random;
 pub mod sensitivity;
 pub mod state;
+mod team;
 pub mod trainer;
 
 pub use bert::Bert;

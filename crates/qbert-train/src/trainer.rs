@@ -7,6 +7,7 @@ mod directory;
 mod settings;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qbert_documents::BeforeTraining;
@@ -204,8 +205,10 @@ impl<'a> Trainer<'a> {
             self.train_epoch(epoch, watch)?;
             self.after_epoch(epoch + 1, watch)?;
         }
-        let state = self.state_path();
-        std::fs::remove_file(&state).map_err(|source| Error::Io { path: state, action: "remove", source })?;
+        if self.compute.writes() {
+            let state = self.state_path();
+            std::fs::remove_file(&state).map_err(|source| Error::Io { path: state, action: "remove", source })?;
+        }
         let (best, best_epoch) = self.position.best.unwrap_or((0.0, 0));
         let metric = self.run.dev.metric();
         Ok(Outcome { metric, best, best_epoch, steps: self.position.steps, before: self.position.before })
@@ -224,7 +227,7 @@ impl<'a> Trainer<'a> {
             let record = self.step(indices)?;
             self.log(&record)?;
             watch.step(&record, total);
-            if watch.stop() {
+            if self.is_stopped(watch) {
                 self.save()?;
                 return Err(Error::Stopped { path: self.state_path() });
             }
@@ -234,6 +237,15 @@ impl<'a> Trainer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether to stop: ranks do so together.
+    fn is_stopped(&self, watch: &mut dyn Watch) -> bool {
+        let own = watch.stop();
+        let Some(ranks) = self.compute.ranks() else { return own };
+        let mut all = vec![0.0; ranks.size()];
+        ranks.gather(&[f32::from(u8::from(own))], &vec![1; ranks.size()], &mut all);
+        all.contains(&1.0)
     }
 
     /// Evaluates the model after an epoch, counted from 1, and keeps it if it is the best.
@@ -293,10 +305,18 @@ impl<'a> Trainer<'a> {
             let at = StepOf { step, total: self.schedule.total };
             student.before_step(compute, self.weights.values(), at, &batches)?;
         }
-        for (number, batch) in batches.iter().enumerate() {
+        let mut shared = false;
+        for (number, whole) in batches.iter().enumerate() {
+            // Each rank takes its part; a batch with fewer sequences than there are ranks is computed by all of them.
+            let part = compute.ranks().and_then(|ranks| {
+                let whole = Arc::new(whole.clone());
+                qbert_tasks::Batch::part(&whole, ranks.size(), ranks.rank())
+            });
+            shared |= part.is_some();
+            let batch = part.as_ref().unwrap_or(whole);
             let mode =
                 Mode::Train { seed: self.settings.seed, step: (step * self.settings.accumulate + number) as u64 };
-            let share = batch.targets.terms() as f64 / terms.max(1) as f64;
+            let share = whole.targets.terms() as f64 / terms.max(1) as f64;
             let activations = &mut self.activations;
             let targets = (&mut self.buffers, &mut self.gradients[..]);
             let own = match &mut self.student {
@@ -307,14 +327,17 @@ impl<'a> Trainer<'a> {
                 None => {
                     let weights = self.weights.values();
                     bert.forward(compute, weights, batch, mode, activations);
-                    let own = bert.loss(batch, activations, share, targets.0).mean;
+                    let own = bert.loss_of_whole(compute, batch, activations, share, targets.0).mean;
                     let pass = Pass { compute, weights, batch, mode };
                     bert.backward(pass, activations, targets.0, targets.1);
                     own
                 }
             };
             loss += share * own;
-            tokens += batch.tokens();
+            tokens += whole.tokens();
+        }
+        if shared {
+            bert.share_gradients(compute, &mut self.gradients);
         }
         if let Some(student) = &mut self.student {
             student.after_backward(compute, self.weights.values(), &mut self.gradients);

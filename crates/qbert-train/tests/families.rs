@@ -207,7 +207,8 @@ fn a_padding_token_is_not_counted_where_positions_follow_it() {
         found += 1;
         let input_ids: Vec<u32> = model.golden.integers("padding/input_ids").iter().map(|&id| id as u32).collect();
         let offsets = vec![0, input_ids.len()];
-        let batch = Batch { segments: vec![0; input_ids.len()], input_ids, offsets, targets: Targets::None };
+        let batch =
+            Batch { segments: vec![0; input_ids.len()], input_ids, offsets, targets: Targets::None, part: None };
         let mut activations = Activations::for_evaluation();
         model.bert.forward(&model.compute, model.weights.values(), &batch, Mode::Evaluate, &mut activations);
         model.close("padding/logits", &activations.logits, ACTIVATION_TOLERANCE, 4e-6);

@@ -38,7 +38,7 @@ fn batch(lengths: &[usize]) -> Batch {
 }
 
 fn dropout(site: u32) -> Dropout {
-    Dropout { key: DropoutKey::new(5, 9, site), rate: 0.3 }
+    Dropout { key: DropoutKey::new(5, 9, site), rate: 0.3, first: 0 }
 }
 
 /// `after - before` of a gradient that is added to what was there.

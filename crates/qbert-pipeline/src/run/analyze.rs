@@ -6,10 +6,11 @@ use std::ops::ControlFlow;
 use qbert_quant::RangeMethod;
 use qbert_train::loading::read_data;
 use qbert_train::sensitivity::measured::{MeasureSettings, Measurement, measure_on};
-use qbert_train::sensitivity::{Analysis, FILE, SAVE_EVERY, Shard, analyze_on};
+use qbert_train::sensitivity::{FILE, SAVE_EVERY, analyze_on};
 use serde_json::json;
 
 use super::context::{Context, Step};
+use super::helpers::{self, Call};
 use super::{Job, Stage};
 use crate::error::Result;
 
@@ -39,18 +40,12 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         replaces: &[FILE, STATE, MEASURED],
     };
     context.perform(step, |context| {
-        let analysis = Analysis {
-            model,
-            data: job.data.clone(),
-            settings: job.analysis,
-            shard: Shard::WHOLE,
-            out: job.out.clone(),
-            resume: true,
-        };
+        let analysis = helpers::analysis(job, model);
+        Call::Analyze { model: analysis.model.clone() }.send(context.together);
         let data = read_data(&analysis.model, &analysis.data, &mut context.checked.shared)?;
         let watch = &mut *context.watch;
         let save_every = watch.save_every().unwrap_or(SAVE_EVERY);
-        analyze_on(&analysis, data, context.compute, save_every, &mut |step| {
+        analyze_on(&analysis, data, context.together, save_every, &mut |step| {
             watch.analysis(step, &job.analysis);
             if watch.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;

@@ -24,6 +24,8 @@ use crate::planning::search::FILE as SEARCH;
 pub(super) struct Context<'a> {
     pub(super) job: &'a Job,
     pub(super) compute: &'a Compute,
+    /// For what all ranks compute.
+    pub(super) together: &'a Compute,
     pub(super) watch: &'a mut dyn Watch,
     pub(super) checked: Checked,
     record: Record,
@@ -44,7 +46,12 @@ pub(super) struct Step<'a> {
 
 impl<'a> Context<'a> {
     /// Takes over the job's directory: an empty one, or one that holds this run.
-    pub(super) fn open(job: &'a Job, compute: &'a Compute, watch: &'a mut dyn Watch, checked: Checked) -> Result<Self> {
+    pub(super) fn open(
+        job: &'a Job,
+        (compute, together): (&'a Compute, &'a Compute),
+        watch: &'a mut dyn Watch,
+        checked: Checked,
+    ) -> Result<Self> {
         let out = &job.out;
         let failed = |action| {
             let path = out.clone();
@@ -62,7 +69,8 @@ impl<'a> Context<'a> {
         let mut model_hashes = KnownHashes::default();
         model_hashes.insert(&job.directory, &checked.model_hash);
         let full_precision = None;
-        let context = Self { job, compute, watch, checked, record, model_hashes, full_precision, _lock: lock };
+        let context =
+            Self { job, compute, together, watch, checked, record, model_hashes, full_precision, _lock: lock };
         context.record.write(out)?;
         Ok(context)
     }

@@ -5,6 +5,7 @@ use qbert_train::finetune::{Finetune, TrainingData, finetune_on};
 use serde_json::json;
 
 use super::context::{Context, Step};
+use super::helpers::Call;
 use super::{FINETUNED, Job, Stage, Training, hashes};
 use crate::error::{Error, Result};
 
@@ -34,8 +35,10 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         if let Some(labels) = &context.checked.labels {
             run.data.read.labels = LabelSource::Given(labels.clone());
         }
+        let labels = context.checked.labels.as_ref().map(|labels| labels.names().to_vec());
+        Call::Finetune { labels }.send(context.together);
         let data = TrainingData::read_from(&mut context.checked.shared, &run, None);
-        data.and_then(|data| finetune_on(&run, data, context.compute, context.watch))
+        data.and_then(|data| finetune_on(&run, data, context.together, context.watch))
             .map_err(|error| Error::from(error).of_training("finetune"))?;
         hashes::training_files(&job.out, FINETUNED)
     })

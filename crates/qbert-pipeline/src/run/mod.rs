@@ -16,6 +16,7 @@ mod context;
 mod evaluate;
 mod figures;
 mod finetune;
+mod helpers;
 mod pack;
 mod plan;
 mod quantize;
@@ -42,6 +43,7 @@ use crate::hashes;
 use crate::planning::PlanRequest;
 use context::Context;
 
+pub use helpers::help;
 pub use summary::Finished;
 
 /// The record of what every stage was made from.
@@ -283,14 +285,14 @@ impl Job {
     }
 }
 
-/// Does whatever is left of a job.
+/// Does whatever is left of a job. With ranks, this is for the one that writes; the others [`help`].
 ///
 /// # Errors
 /// A problem with model, data or settings, if possible before anything is written; a directory that holds another run or
 /// something else; [`crate::ErrorKind::Interrupted`] if `watch` asked to stop: everything done so far is kept.
 pub fn run(job: &Job, compute: &Compute, watch: &mut dyn Watch) -> Result<Finished> {
-    let checked = check::check(job)?;
-    let mut context = Context::open(job, compute, watch, checked)?;
+    let (checked, alone) = (check::check(job)?, compute.alone());
+    let mut context = Context::open(job, (&alone, compute), watch, checked)?;
     for note in std::mem::take(&mut context.checked.notes) {
         context.watch.say(&note);
     }
@@ -309,6 +311,7 @@ pub fn run(job: &Job, compute: &Compute, watch: &mut dyn Watch) -> Result<Finish
     figures::stage(&mut context)?;
     report::stage(&mut context)?;
     let search = verify::result(&context)?;
+    helpers::Call::Done.send(compute);
     Finished::read(job, search)
 }
 

@@ -5,6 +5,7 @@ use qbert_train::qat::run::{Judging, Quantize, quantize_on};
 use serde_json::json;
 
 use super::context::{Context, Step};
+use super::helpers::Call;
 use super::{CHECKPOINT, PLAN, Stage, finetune, hashes};
 use crate::error::{Error, Result};
 use crate::planning;
@@ -30,8 +31,10 @@ pub(super) fn stage(context: &mut Context<'_>) -> Result<()> {
         let full = context.full_precision()?.evaluation.clone();
         context.watch.full_precision(&full);
         let judging = Judging { full_precision: Some(full.value), ..Judging::default() };
+        let (model, plan) = (run.job.model.clone(), run.plan.to_toml());
+        Call::Quantize { model, plan, full_precision: full.value }.send(context.together);
         let data = TrainingData::read_from(&mut context.checked.shared, &run.job, None);
-        data.and_then(|data| quantize_on(&run, data, judging, context.compute, context.watch))
+        data.and_then(|data| quantize_on(&run, data, judging, context.together, context.watch))
             .map_err(|error| Error::from(error).of_training("quantize"))?;
         hashes::training_files(&job.out, CHECKPOINT)
     })

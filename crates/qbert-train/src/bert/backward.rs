@@ -10,7 +10,8 @@ use super::{
 };
 use crate::batch::Batch;
 use crate::ops::linear::{self, Linear, LinearGradients};
-use crate::ops::{attention, distill, dropout, embedding, pooler, quantize, residual_norm};
+use crate::ops::{attention, distill, dropout, embedding, pooler, quantize};
+use crate::team::{self, Rows, Team};
 
 /// The gradients of a linear layer in the flat array.
 pub(super) fn linear_gradients<'a>(gradients: &'a mut [f32], span: &LinearSpan) -> LinearGradients<'a> {
@@ -44,9 +45,10 @@ pub(super) struct Given<'a> {
 
 /// Adds the gradient of the teacher's term for a hidden state.
 fn add_hidden_gradient(given: Given<'_>, index: usize, d: &mut [f32]) {
-    let Given { pass: Pass { compute, .. }, teacher, activations } = given;
+    let Given { pass: Pass { compute, batch, .. }, teacher, activations } = given;
     if let Some(SoftTargets { teacher, hidden, .. }) = teacher {
-        let factor = (2.0 * hidden / d.len() as f64) as f32;
+        let elements = d.len() / batch.tokens() * batch.whole().tokens();
+        let factor = (2.0 * hidden / elements as f64) as f32;
         distill::add_difference(compute, factor, &activations.hidden[index], &teacher.hidden[index], d);
     }
 }
@@ -67,7 +69,7 @@ impl ResidualInput<'_> {
     /// come through the layer, not the residual's.
     fn backward(
         self,
-        compute: &Compute,
+        (compute, batch): (&Compute, &Batch),
         linear: Linear<'_>,
         gradients: LinearGradients<'_>,
         dy: &[f32],
@@ -75,11 +77,11 @@ impl ResidualInput<'_> {
     ) {
         let Self { values, params, copy, d_copy } = self;
         let Some(params) = params else {
-            linear::backward_parameters(compute, values, dy, gradients);
+            team::add_linear(compute, batch, Rows::Tokens, (values, dy), gradients);
             return linear::backward_input(compute, linear, dy, Start::ACCUMULATE, d_values);
         };
         quantize::forward(compute, params, values, copy);
-        linear::backward_parameters(compute, copy, dy, gradients);
+        team::add_linear(compute, batch, Rows::Tokens, (copy, dy), gradients);
         linear::backward_input(compute, linear, dy, Start::ZERO, d_copy);
         quantize::backward(compute, params, values, d_copy);
         compute.add_scaled(1.0, d_copy, d_values);
@@ -119,6 +121,13 @@ impl Bert {
         self.embedding_backward(given, buffers, gradients);
     }
 
+    /// Gives every rank the gradients of the matrices, once the passes over the parts of the batches are done.
+    pub fn share_gradients(&self, compute: &Compute, gradients: &mut [f32]) {
+        let Some(ranks) = compute.ranks() else { return };
+        let place = |span: &LinearSpan| (span.weight.clone(), span.bias.clone(), span.outputs);
+        team::share_gradients(ranks, &self.spans.linears().map(place).collect::<Vec<_>>(), gradients);
+    }
+
     /// Adds the gradient of one layer's weights, where the loss is the mean square of what its output differs from `target` by.
     /// [`Bert::layer_output`] with the same arguments must have been called before, with buffers for training.
     pub fn fit_backward(
@@ -156,9 +165,10 @@ impl Bert {
         match (&self.spans.head, self.sentence_vector(batch)) {
             (Some(head), _) => {
                 let own = linear_gradients(gradients, head);
-                linear::backward_parameters(compute, &activations.head_input, d_logits, own);
+                let rows = if self.layout.head_class().reads_every_token() { Rows::Tokens } else { Rows::Sequences };
+                team::add_linear(compute, batch, rows, (&activations.head_input, d_logits), own);
                 linear::backward_input(compute, linear_at(weights, head), d_logits, Start::ZERO, d_head_input);
-                if let Some(dropout) = self.dropout(mode, Place::Head) {
+                if let Some(dropout) = self.dropout(batch, mode, Place::Head) {
                     dropout.apply(compute, d_head_input);
                 }
                 let pooler = self.pooler(compute, weights, batch, mode).zip(self.spans.pooler.as_ref());
@@ -178,7 +188,14 @@ impl Bert {
         }
         if let Some(span) = &self.spans.final_norm {
             let (norm, gamma) = (norm_gradients(gradients, span), &weights[span.gamma.clone()]);
-            residual_norm::backward(compute, gamma, &activations.final_norm, d_hidden, d_sum, norm);
+            team::norm_backward(
+                compute,
+                batch,
+                Rows::Tokens,
+                (gamma, &activations.final_norm),
+                (d_hidden, d_sum),
+                norm,
+            );
             d_hidden.copy_from_slice(d_sum);
         }
     }
@@ -191,28 +208,34 @@ impl Bert {
         buffers: &mut BackwardBuffers,
         gradients: &mut [f32],
     ) {
-        let Given { pass: Pass { compute, weights, mode, .. }, activations, .. } = given;
+        let Given { pass: Pass { compute, weights, batch, mode }, activations, .. } = given;
         let (spans, kept) = (&self.spans.layers[layer], &activations.layers[layer]);
         let BackwardBuffers { d_hidden, d_sum, d_dropped, d_middle, d_inner, d_gated, .. } = buffers;
 
         // y = LayerNorm(dropout(W₂·inner + b₂) + middle)
         let norm = norm_gradients(gradients, &spans.output_norm);
         let gamma = &weights[spans.output_norm.gamma.clone()];
-        residual_norm::backward(compute, gamma, &kept.output, d_hidden, d_middle, norm);
-        let mask = self.dropout(mode, Place::Output(layer));
+        team::norm_backward(compute, batch, Rows::Tokens, (gamma, &kept.output), (d_hidden, d_middle), norm);
+        let mask = self.dropout(batch, mode, Place::Output(layer));
         let d_output = dropout::backward(compute, mask, d_middle, d_dropped);
-        linear::backward_parameters(compute, &kept.inner, d_output, linear_gradients(gradients, &spans.output));
+        team::add_linear(
+            compute,
+            batch,
+            Rows::Tokens,
+            (&kept.inner, d_output),
+            linear_gradients(gradients, &spans.output),
+        );
         linear::backward_input(compute, linear_at(weights, &spans.output), d_output, Start::ZERO, d_inner);
 
         // inner = activation(W₁·middle + b₁)
-        if let Some(dropout) = self.dropout(mode, Place::Inner(layer)) {
+        if let Some(dropout) = self.dropout(batch, mode, Place::Inner(layer)) {
             dropout.apply(compute, d_inner);
         }
         let d_u = self.activation_backward(compute, &kept.slope, d_inner, d_gated);
         let params = kept.quantized.as_ref().map(|notes| notes.middle);
         let input = ResidualInput { values: &kept.middle, params, copy: d_sum, d_copy: d_dropped };
         let span = &spans.intermediate;
-        input.backward(compute, linear_at(weights, span), linear_gradients(gradients, span), d_u, d_middle);
+        input.backward((compute, batch), linear_at(weights, span), linear_gradients(gradients, span), d_u, d_middle);
     }
 
     /// The first half of a layer: from the gradient of its middle in `d_middle` to that of its input in `d_hidden`.
@@ -224,12 +247,12 @@ impl Bert {
         // middle = LayerNorm(dropout(W_o·context + b_o) + input)
         if let Some(span) = &spans.attention_norm {
             let (norm, gamma) = (norm_gradients(gradients, span), &weights[span.gamma.clone()]);
-            residual_norm::backward(compute, gamma, &kept.attention, d_middle, d_hidden, norm);
+            team::norm_backward(compute, batch, Rows::Tokens, (gamma, &kept.attention), (d_middle, d_hidden), norm);
         }
-        let mask = self.dropout(mode, Place::AttentionOutput(layer));
+        let mask = self.dropout(batch, mode, Place::AttentionOutput(layer));
         let d_projected = dropout::backward(compute, mask, d_hidden, d_dropped);
         let projection = linear_gradients(gradients, &spans.attention_output);
-        linear::backward_parameters(compute, &kept.context, d_projected, projection);
+        team::add_linear(compute, batch, Rows::Tokens, (&kept.context, d_projected), projection);
         linear::backward_input(compute, linear_at(weights, &spans.attention_output), d_projected, Start::ZERO, d_sum);
 
         // context = attention(W_qkv·input + b_qkv); d_sum holds the context's gradient.
@@ -237,7 +260,7 @@ impl Bert {
         let params = kept.quantized.as_ref().map(|notes| notes.input);
         let input = ResidualInput { values: &activations.hidden[layer], params, copy: d_sum, d_copy: d_dropped };
         let span = &spans.attention_inputs;
-        input.backward(compute, linear_at(weights, span), linear_gradients(gradients, span), d_qkv, d_hidden);
+        input.backward((compute, batch), linear_at(weights, span), linear_gradients(gradients, span), d_qkv, d_hidden);
     }
 
     /// From the gradient of the context in `d_context` to that of the product of query, key and value.
@@ -257,9 +280,9 @@ impl Bert {
         if let Some(notes) = &kept.quantized {
             quantize::backward_passed(compute, &notes.context_passed, d_context);
         }
-        let rows = (batch.tokens() * self.config.heads) as f64;
+        let rows = (batch.whole().tokens() * self.config.heads) as f64;
         let treatment = attention::Treatment {
-            dropout: self.dropout(mode, Place::Probabilities(layer)),
+            dropout: self.dropout(batch, mode, Place::Probabilities(layer)),
             quantized: kept.quantized.as_ref().map(|notes| notes.attention),
             teacher: teacher.map(|soft| {
                 let LayerActivations { qkv, probabilities, .. } = &soft.teacher.layers[layer];
@@ -289,24 +312,31 @@ impl Bert {
             None => (d_hidden, d_sum),
             Some(span) => {
                 let projection = linear_gradients(gradients, span);
-                linear::backward_parameters(compute, &activations.embedded, d_hidden, projection);
+                team::add_linear(compute, batch, Rows::Tokens, (&activations.embedded, d_hidden), projection);
                 linear::backward_input(compute, linear_at(weights, span), d_hidden, Start::ZERO, d_embedded);
                 (d_embedded, d_embedded_sum)
             }
         };
-        if let Some(dropout) = self.dropout(mode, Place::Embedding) {
+        if let Some(dropout) = self.dropout(batch, mode, Place::Embedding) {
             dropout.apply(compute, d_out);
         }
         let span = &self.spans.embedding_norm;
         let gamma = &weights[span.gamma.clone()];
         let norm = norm_gradients(gradients, span);
-        residual_norm::backward(compute, gamma, &activations.embedding, d_out, d_sum, norm);
+        team::norm_backward(compute, batch, Rows::Tokens, (gamma, &activations.embedding), (d_out, d_sum), norm);
         let [word, position, token_type] = self.spans.embeddings.clone();
         // The tables are the first parameters, next to each other.
         let end = token_type.end.max(position.end).max(word.end);
         let (word, rest) = gradients[word.start..end].split_at_mut(word.len());
         let (position, token_type) = rest.split_at_mut(position.len());
         let mut tables = embedding::TableGradients { word, position, token_type };
-        embedding::backward(compute, batch, &activations.position_rows, d_sum, &mut tables);
+        match Team::of(compute, batch) {
+            None => embedding::backward(compute, batch, &activations.position_rows, d_sum, &mut tables),
+            Some(team) => {
+                let (whole, d_sum) = (batch.whole(), team.rows(Rows::Tokens, d_sum));
+                let positions: Vec<u32> = self.position_rows(whole).collect();
+                embedding::backward(compute, whole, &positions, &d_sum, &mut tables);
+            }
+        }
     }
 }

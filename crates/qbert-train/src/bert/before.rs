@@ -11,6 +11,7 @@ use super::forward::linear_at;
 use super::integers::LayerIntegers;
 use super::{Activations, BackwardBuffers, Bert, Integers, LayerActivations, Pass, Place};
 use crate::ops::{attention, dropout, linear, quantize, residual_norm};
+use crate::team::{self, Rows};
 
 impl Bert {
     pub(super) fn norm_before_forward(
@@ -68,7 +69,7 @@ impl Bert {
                 None
             }
         };
-        let dropout = self.dropout(mode, Place::Probabilities(layer));
+        let dropout = self.dropout(batch, mode, Place::Probabilities(layer));
         let treatment = attention::Treatment { dropout, quantized, teacher: None, bias: bias.as_ref() };
         let core = attention::ForwardBuffers { probabilities, scratch, context };
         attention::forward_with(compute, self.heads(layer), batch, treatment, qkv, core);
@@ -79,7 +80,7 @@ impl Bert {
             None => linear::forward(compute, projection, context, &mut saved_middle.sum),
         }
         let (norm, dropout) =
-            (self.norm_at(weights, &spans.output_norm), self.dropout(mode, Place::AttentionOutput(layer)));
+            (self.norm_at(weights, &spans.output_norm), self.dropout(batch, mode, Place::AttentionOutput(layer)));
         residual_norm::forward(compute, norm, dropout, Some(input), saved_middle, middle);
 
         let intermediate = linear_at(weights, &spans.intermediate);
@@ -88,7 +89,7 @@ impl Bert {
             None => linear::forward(compute, intermediate, middle, pre_activation),
         }
         self.activate(compute, pre_activation, inner, keep.then_some(&mut slope[..]));
-        if let Some(dropout) = self.dropout(mode, Place::Inner(layer)) {
+        if let Some(dropout) = self.dropout(batch, mode, Place::Inner(layer)) {
             dropout.apply(compute, inner);
         }
         let last = linear_at(weights, &spans.output);
@@ -96,7 +97,7 @@ impl Bert {
             Some(integers) => integers.output(inner, slope, self.config.family.feed_forward, last, &mut output),
             None => linear::forward(compute, last, inner, &mut output),
         }
-        if let Some(dropout) = self.dropout(mode, Place::Output(layer)) {
+        if let Some(dropout) = self.dropout(batch, mode, Place::Output(layer)) {
             dropout.apply(compute, &mut output);
         }
         compute.add_scaled(1.0, &saved_middle.sum, &mut output);
@@ -123,13 +124,19 @@ impl Bert {
         buffers: &mut BackwardBuffers,
         gradients: &mut [f32],
     ) {
-        let Given { pass: Pass { compute, weights, mode, .. }, activations, .. } = given;
+        let Given { pass: Pass { compute, weights, batch, mode }, activations, .. } = given;
         let (spans, kept) = (&self.spans.layers[layer], &activations.layers[layer]);
         let BackwardBuffers { d_hidden, d_sum, d_dropped, d_middle, d_inner, d_gated, .. } = buffers;
-        let d_output = dropout::backward(compute, self.dropout(mode, Place::Output(layer)), d_hidden, d_dropped);
-        linear::backward_parameters(compute, &kept.inner, d_output, linear_gradients(gradients, &spans.output));
+        let d_output = dropout::backward(compute, self.dropout(batch, mode, Place::Output(layer)), d_hidden, d_dropped);
+        team::add_linear(
+            compute,
+            batch,
+            Rows::Tokens,
+            (&kept.inner, d_output),
+            linear_gradients(gradients, &spans.output),
+        );
         linear::backward_input(compute, linear_at(weights, &spans.output), d_output, Start::ZERO, d_inner);
-        if let Some(dropout) = self.dropout(mode, Place::Inner(layer)) {
+        if let Some(dropout) = self.dropout(batch, mode, Place::Inner(layer)) {
             dropout.apply(compute, d_inner);
         }
         let d_u = self.activation_backward(compute, &kept.slope, d_inner, d_gated);
@@ -143,14 +150,14 @@ impl Bert {
                 &d_sum[..]
             }
         };
-        linear::backward_parameters(compute, read, d_u, linear_gradients(gradients, span));
+        team::add_linear(compute, batch, Rows::Tokens, (read, d_u), linear_gradients(gradients, span));
         linear::backward_input(compute, linear_at(weights, span), d_u, Start::ZERO, d_middle);
         if let Some(params) = params {
             quantize::backward(compute, params, &kept.middle, d_middle);
         }
         let norm = norm_gradients(gradients, &spans.output_norm);
         let gamma = &weights[spans.output_norm.gamma.clone()];
-        residual_norm::backward(compute, gamma, &kept.output, d_middle, d_sum, norm);
+        team::norm_backward(compute, batch, Rows::Tokens, (gamma, &kept.output), (d_middle, d_sum), norm);
         compute.add_scaled(1.0, d_sum, d_hidden);
     }
 
@@ -164,10 +171,10 @@ impl Bert {
         let Given { pass: Pass { compute, weights, batch, mode }, activations, .. } = given;
         let (spans, kept) = (&self.spans.layers[layer], &activations.layers[layer]);
         let BackwardBuffers { d_hidden, d_sum, d_dropped, d_middle, d_qkv, scratch, .. } = buffers;
-        let mask = self.dropout(mode, Place::AttentionOutput(layer));
+        let mask = self.dropout(batch, mode, Place::AttentionOutput(layer));
         let d_projected = dropout::backward(compute, mask, d_hidden, d_dropped);
         let span = &spans.attention_output;
-        linear::backward_parameters(compute, &kept.context, d_projected, linear_gradients(gradients, span));
+        team::add_linear(compute, batch, Rows::Tokens, (&kept.context, d_projected), linear_gradients(gradients, span));
         linear::backward_input(compute, linear_at(weights, span), d_projected, Start::ZERO, d_sum);
         self.attention_core_backward(given, layer, batch, d_sum, scratch, d_qkv, gradients);
 
@@ -181,7 +188,7 @@ impl Bert {
                 &d_sum[..]
             }
         };
-        linear::backward_parameters(compute, values, d_qkv, linear_gradients(gradients, span));
+        team::add_linear(compute, batch, Rows::Tokens, (values, d_qkv), linear_gradients(gradients, span));
         linear::backward_input(compute, linear_at(weights, span), d_qkv, Start::ZERO, d_middle);
         if let Some(params) = params {
             quantize::backward(compute, params, read, d_middle);
@@ -190,7 +197,7 @@ impl Bert {
             None => compute.add_scaled(1.0, d_middle, d_hidden),
             Some(span) => {
                 let (norm, gamma) = (norm_gradients(gradients, span), &weights[span.gamma.clone()]);
-                residual_norm::backward(compute, gamma, &kept.attention, d_middle, d_sum, norm);
+                team::norm_backward(compute, batch, Rows::Tokens, (gamma, &kept.attention), (d_middle, d_sum), norm);
                 compute.add_scaled(1.0, d_sum, d_hidden);
             }
         }

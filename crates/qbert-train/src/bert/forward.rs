@@ -23,16 +23,19 @@ impl Bert {
         LayerNorm { gamma, beta, epsilon: self.config.layer_norm_eps }
     }
 
+    /// The row of the position table of each token.
+    pub(super) fn position_rows<'a>(&'a self, batch: &'a Batch) -> impl Iterator<Item = u32> + 'a {
+        let of_sequence = |range: Range<usize>| self.config.position_rows_of(&batch.input_ids[range]);
+        batch.ranges().flat_map(of_sequence).map(|row| row as u32)
+    }
+
     /// Resizes the buffers for a batch, and computes what all layers share.
     fn prepare(&self, pass: Pass<'_>, activations: &mut Activations) {
         let Pass { weights, batch, .. } = pass;
         let pooler = self.spans.pooler.is_some();
         activations.resize(&self.config, self.layout.head(), self.outputs, pooler, batch);
         activations.position_rows.clear();
-        for range in batch.ranges() {
-            let rows = self.config.position_rows_of(&batch.input_ids[range]);
-            activations.position_rows.extend(rows.map(|row| row as u32));
-        }
+        activations.position_rows.extend(self.position_rows(batch));
         let longest = batch.ranges().map(|range| range.len()).max().unwrap_or(0);
         activations.bias =
             self.spans.relative_bias.clone().map(|span| self.config.distance_bias(&weights[span], longest));
@@ -150,7 +153,7 @@ impl Bert {
         let norm = self.norm_at(weights, &self.spans.embedding_norm);
         let out = if self.spans.projection.is_some() { &mut *embedded } else { &mut hidden[0] };
         residual_norm::forward(compute, norm, None, None, saved, out);
-        if let Some(dropout) = self.dropout(mode, Place::Embedding) {
+        if let Some(dropout) = self.dropout(batch, mode, Place::Embedding) {
             dropout.apply(compute, out);
         }
         if let Some(span) = &self.spans.projection {
@@ -241,7 +244,7 @@ impl Bert {
                 None
             }
         };
-        let dropout = self.dropout(mode, Place::Probabilities(layer));
+        let dropout = self.dropout(batch, mode, Place::Probabilities(layer));
         let treatment = attention::Treatment { dropout, quantized, teacher: None, bias: bias.as_ref() };
         let buffers = attention::ForwardBuffers { probabilities, scratch, context };
         attention::forward_with(compute, self.heads(layer), batch, treatment, qkv, buffers);
@@ -253,7 +256,8 @@ impl Bert {
         }
         // Every layer of this kind has the norm.
         if let Some(span) = &spans.attention_norm {
-            let (norm, dropout) = (self.norm_at(weights, span), self.dropout(mode, Place::AttentionOutput(layer)));
+            let (norm, dropout) =
+                (self.norm_at(weights, span), self.dropout(batch, mode, Place::AttentionOutput(layer)));
             residual_norm::forward(compute, norm, dropout, Some(input), attention, middle);
         }
 
@@ -264,7 +268,7 @@ impl Bert {
         }
         let slope_target = keep.then_some(&mut slope[..]);
         self.activate(compute, pre_activation, inner, slope_target);
-        if let Some(dropout) = self.dropout(mode, Place::Inner(layer)) {
+        if let Some(dropout) = self.dropout(batch, mode, Place::Inner(layer)) {
             dropout.apply(compute, inner);
         }
         let linear = linear_at(weights, &spans.output);
@@ -275,7 +279,7 @@ impl Bert {
             None => linear::forward(compute, linear, inner, &mut saved_output.sum),
         }
         let norm = self.norm_at(weights, &spans.output_norm);
-        let dropout = self.dropout(mode, Place::Output(layer));
+        let dropout = self.dropout(batch, mode, Place::Output(layer));
         residual_norm::forward(compute, norm, dropout, Some(middle), saved_output, &mut output);
         hidden[to] = output;
     }
@@ -320,7 +324,7 @@ impl Bert {
         let Some(head) = &self.spans.head else { return };
         let source = if self.layout.head_class().reads_pooler() { &pooled[..] } else { &encoded[..] };
         head_input.copy_from_slice(source);
-        if let Some(dropout) = self.dropout(mode, Place::Head) {
+        if let Some(dropout) = self.dropout(batch, mode, Place::Head) {
             dropout.apply(compute, head_input);
         }
         linear::forward(compute, linear_at(weights, head), head_input, logits);

@@ -21,7 +21,7 @@ mod tangent;
 use std::sync::Arc;
 
 use qbert_kernels::{Compute, DropoutKey};
-use qbert_model::family::SublayerRate;
+use qbert_model::family::{SequencePooling, SublayerRate};
 use qbert_model::{Config, Embedder, Head, ParameterLayout, PoolerSettings};
 
 pub use activations::{Activations, BackwardBuffers, LayerActivations};
@@ -36,6 +36,7 @@ use crate::ops::attention::Heads;
 use crate::ops::loss::{Loss, cross_entropy};
 use crate::ops::pooler::Pooler;
 use crate::ops::sentence_vector::SentenceVector;
+use crate::team::{Rows, Team};
 use forward::linear_at;
 
 /// The numbers of a text's vector; 0 where the model's pooler makes them, which is not trained.
@@ -183,13 +184,13 @@ impl Bert {
         mode: Mode,
     ) -> Option<Pooler<'a>> {
         let (span, settings) = (self.spans.pooler.as_ref()?, self.config.pooler(self.layout.head())?);
-        let dropout = self.dropout(mode, Place::PoolerInput);
+        let dropout = self.dropout(batch, mode, Place::PoolerInput);
         let PoolerSettings { activation, reads } = settings;
         let norm = self.spans.pooler_norm.as_ref().map(|span| self.norm_at(weights, span));
         Some(Pooler { compute, linear: linear_at(weights, span), batch, activation, reads, norm, dropout })
     }
 
-    fn dropout(&self, mode: Mode, place: Place) -> Option<Dropout> {
+    fn dropout(&self, batch: &Batch, mode: Mode, place: Place) -> Option<Dropout> {
         let Mode::Train { seed, step } = mode else { return None };
         let (head, class) = (self.layout.head(), self.layout.head_class());
         let sublayers = self.config.family.sublayer_dropout;
@@ -202,7 +203,20 @@ impl Bert {
             Place::PoolerInput if !class.pooler.is_some_and(|pooler| pooler.input_dropout) => 0.0,
             Place::Head | Place::PoolerInput => self.config.head_dropout(head),
         };
-        (rate > 0.0).then(|| Dropout { key: DropoutKey::new(seed, step, place.site()), rate })
+        let Config { hidden_size, embedding_size, intermediate_size, .. } = self.config;
+        let pooler = self.config.pooler(head);
+        let pools_every_token = pooler.is_some_and(|pooler| pooler.reads == SequencePooling::EveryToken);
+        let rows_before = |every_token: bool| if every_token { batch.first_token() } else { batch.first_sequence() };
+        let first = match place {
+            // Attention counts its probabilities itself.
+            Place::Probabilities(_) => 0,
+            Place::Embedding => batch.first_token() * embedding_size,
+            Place::AttentionOutput(_) | Place::Output(_) => batch.first_token() * hidden_size,
+            Place::Inner(_) => batch.first_token() * intermediate_size,
+            Place::Head => rows_before(class.reads_every_token()) * hidden_size,
+            Place::PoolerInput => rows_before(pools_every_token) * hidden_size,
+        };
+        (rate > 0.0).then(|| Dropout { key: DropoutKey::new(seed, step, place.site()), rate, first })
     }
 
     fn sublayer_rate(&self, rate: SublayerRate) -> f32 {
@@ -279,6 +293,29 @@ impl Bert {
             Some((target, limit)) => problem(format!("target {target}, but only 0 to {} are possible", limit - 1)),
             None => Ok(()),
         }
+    }
+
+    /// What the logits have one row for.
+    pub(crate) fn logit_rows(&self) -> Rows {
+        let every_token = self.spans.head.is_some() && self.layout.head_class().reads_every_token();
+        if every_token { Rows::Tokens } else { Rows::Sequences }
+    }
+
+    /// [`Bert::loss`] of the whole batch, where this is a part of one; the gradient is that of the part.
+    pub fn loss_of_whole(
+        &self,
+        compute: &Compute,
+        batch: &Batch,
+        activations: &Activations,
+        scale: f64,
+        buffers: &mut BackwardBuffers,
+    ) -> Loss {
+        let Some(team) = Team::of(compute, batch) else { return self.loss(batch, activations, scale, buffers) };
+        buffers.resize(&self.config, batch, activations);
+        let mut logits = team.rows(self.logit_rows(), &activations.logits);
+        let loss = cross_entropy(&mut logits, batch.whole(), self.outputs, scale);
+        buffers.d_logits.copy_from_slice(team.own_part(self.logit_rows(), &logits));
+        loss
     }
 
     /// The loss of the last forward pass; its gradient times `scale` is written to `buffers.d_logits`.

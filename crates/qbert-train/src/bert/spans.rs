@@ -125,6 +125,19 @@ impl Spans {
             head: optional(Module::Head)?,
         })
     }
+
+    /// Every linear layer once, though computed layers may share weights.
+    pub(crate) fn linears(&self) -> impl Iterator<Item = &LinearSpan> {
+        let first_layer = |index: usize| {
+            let start = |layer: &LayerSpans| layer.attention_inputs.weight.start;
+            self.layers[..index].iter().all(|layer| start(layer) != start(&self.layers[index]))
+        };
+        let of_layers = (0..self.layers.len()).filter(move |&index| first_layer(index)).flat_map(|index| {
+            let LayerSpans { attention_inputs, attention_output, intermediate, output, .. } = &self.layers[index];
+            [attention_inputs, attention_output, intermediate, output]
+        });
+        of_layers.chain(&self.projection).chain(&self.pooler).chain(&self.head)
+    }
 }
 
 /// Looks roles up in a layout.

@@ -28,6 +28,7 @@ pub use tiled::{Side, divergences};
 use super::Dropout;
 use super::embedding::split_by_sequence;
 use crate::batch::Batch;
+use crate::team::Team;
 
 /// The longest sequence whose probabilities are kept; the longest of BERT.
 pub const LONGEST_KEPT: usize = 512;
@@ -80,7 +81,8 @@ impl Heads {
     /// What each sequence has of the probabilities: where its own begin in memory, and where dropout counts them from,
     /// kept or not.
     fn places(self, batch: &Batch) -> impl Iterator<Item = Place> {
-        let (mut start, mut counted) = (0, 0);
+        let earlier = batch.whole().ranges().take(batch.first_sequence());
+        let (mut start, mut counted) = (0, earlier.map(|range| self.count * range.len() * range.len()).sum());
         batch.ranges().map(move |range| {
             let place = Place { start, counted, square: self.square(range.len()) };
             start += self.count * place.square;
@@ -316,6 +318,8 @@ struct BackwardTask<'a> {
     d_rows: &'a mut [f32],
     /// Sums of the scores' gradients over diagonals `[N, 2n - 1]`; empty without a bias.
     d_diagonals: Vec<f32>,
+    /// The number of the sequence.
+    index: usize,
 }
 
 /// From the gradient of the context to that of `qkv`.
@@ -341,9 +345,10 @@ pub fn backward_with(
     let BackwardBuffers { qkv, probabilities, d_context, scratch, d_qkv, d_bias } = buffers;
     let rows_of_gradient = split_by_sequence(d_qkv, batch, 3 * hidden);
     let mut rest = scratch;
-    let mut d_bias = d_bias;
     let mut tasks = Vec::with_capacity(rows_of_gradient.len());
-    for ((range, d_rows), place) in batch.ranges().zip(rows_of_gradient).zip(heads.places(batch)) {
+    // The sums over diagonals, sequence after sequence, where they are wanted.
+    let mut diagonals = vec![Vec::new(); if d_bias.is_some() { batch.sequences() } else { 0 }];
+    for (index, ((range, d_rows), place)) in batch.ranges().zip(rows_of_gradient).zip(heads.places(batch)).enumerate() {
         let length = range.len();
         let of_rows = |matrix| rows_of(matrix, &range, 3 * hidden);
         let mut d_diagonals = vec![0.0; if d_bias.is_some() { heads.count * (2 * length - 1) } else { 0 }];
@@ -356,8 +361,8 @@ pub fn backward_with(
                 counted: place.counted,
             };
             tiled::backward(compute, heads, treatment, given, d_rows, &mut d_diagonals);
-            if let Some(d_bias) = &mut d_bias {
-                d_bias.add(heads, &d_diagonals);
+            if d_bias.is_some() {
+                diagonals[index] = d_diagonals;
             }
             continue;
         }
@@ -373,13 +378,29 @@ pub fn backward_with(
             scratch,
             d_rows,
             d_diagonals,
+            index,
         });
     }
     let kernels = compute.kernels();
     compute.threads().for_each_item(&mut tasks, |_, task| backward_sequence(kernels, heads, treatment, task));
     if let Some(mut d_bias) = d_bias {
-        // One after the other, so that the sum does not depend on the threads.
-        tasks.iter().for_each(|task| d_bias.add(heads, &task.d_diagonals));
+        tasks.into_iter().for_each(|task| diagonals[task.index] = task.d_diagonals);
+        let sums = |length: usize| heads.count * (2 * length - 1);
+        let all = match Team::of(compute, batch) {
+            None => diagonals.concat(),
+            Some(team) => team.lists(&diagonals.concat(), sums),
+        };
+        // One after the other, so that the sum does not depend on the threads; first those that are computed in tiles.
+        for tiled in [true, false] {
+            let mut rest = &all[..];
+            for length in batch.whole().ranges().map(|range| range.len()) {
+                let (own, after) = rest.split_at(sums(length));
+                rest = after;
+                if (heads.square(length) == 0) == tiled {
+                    d_bias.add(heads, own);
+                }
+            }
+        }
     }
 }
 

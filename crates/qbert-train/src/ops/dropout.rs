@@ -11,6 +11,8 @@ pub struct Dropout {
     pub key: DropoutKey,
     /// Probability of an element to be dropped; 0 is no dropout.
     pub rate: f32,
+    /// The number of the tensor's first element, where the tensor is a part of the one that the mask is for.
+    pub first: usize,
 }
 
 impl Dropout {
@@ -21,7 +23,7 @@ impl Dropout {
 
     /// Applies the mask to a whole tensor.
     pub fn apply(self, compute: &Compute, tensor: &mut [f32]) {
-        compute.dropout(tensor, self.key, self.rate);
+        compute.dropout_from(tensor, self.key, self.first, self.rate);
     }
 }
 

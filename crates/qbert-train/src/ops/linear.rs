@@ -51,6 +51,17 @@ pub struct LinearGradients<'a> {
     pub outputs: usize,
 }
 
+impl<'a> LinearGradients<'a> {
+    /// Those of some of the outputs.
+    #[must_use]
+    pub fn rows(self, outputs: std::ops::Range<usize>) -> Self {
+        let Self { weight, bias, outputs: all } = self;
+        let inputs = weight.len() / all;
+        let bias = if bias.is_empty() { bias } else { &mut bias[outputs.clone()] };
+        Self { weight: &mut weight[outputs.start * inputs..outputs.end * inputs], bias, outputs: outputs.len() }
+    }
+}
+
 /// `y = x·Wᵀ + b`; `x` is `[T, inputs]`, `y` `[T, outputs]`.
 pub fn forward(compute: &Compute, linear: Linear<'_>, x: &[f32], y: &mut [f32]) {
     let rows = x.len() / linear.inputs();

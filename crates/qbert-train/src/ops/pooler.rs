@@ -8,6 +8,7 @@ use super::linear::{self, Linear, LinearGradients};
 use super::{Dropout, Dual, activation, residual_norm};
 use crate::batch::Batch;
 use crate::bert::Activations;
+use crate::team::{self, Rows};
 
 /// A pooler with its weights and a batch; both directions and their tangents are methods of it.
 #[derive(Debug, Clone, Copy)]
@@ -130,6 +131,11 @@ impl Pooler<'_> {
         }
     }
 
+    /// What it has one row for.
+    fn rows(&self) -> Rows {
+        if self.reads == SequencePooling::EveryToken { Rows::Tokens } else { Rows::Sequences }
+    }
+
     /// The gradient of `pooled` becomes that of the activation's output; `scratch` is `[R, H]`.
     pub fn norm_backward(
         &self,
@@ -139,7 +145,8 @@ impl Pooler<'_> {
         scratch: &mut [f32],
     ) {
         if let Some(norm) = self.norm {
-            residual_norm::backward(self.compute, norm.gamma, saved.norm, d_pooled, scratch, gradients);
+            let (own, given) = ((norm.gamma, saved.norm), (&*d_pooled, &mut *scratch));
+            team::norm_backward(self.compute, self.batch, self.rows(), own, given, gradients);
             d_pooled.copy_from_slice(scratch);
         }
     }
@@ -155,7 +162,7 @@ impl Pooler<'_> {
         d_hidden: &mut [f32],
     ) {
         self.times_slope(saved, d_pooled, d_before);
-        linear::backward_parameters(self.compute, saved.first, d_before, gradients);
+        team::add_linear(self.compute, self.batch, self.rows(), (saved.first, d_before), gradients);
         linear::backward_input(self.compute, self.linear, d_before, Start::ZERO, d_pooled);
         if let Some(dropout) = self.dropout {
             dropout.apply(self.compute, d_pooled);

@@ -78,7 +78,7 @@ pub fn backward(
 }
 
 /// Calls `add` with room for β's gradient, also where there is no β.
-fn with_beta(gradients: LayerNormGradients<'_>, add: impl FnOnce(LayerNormGradients<'_>)) {
+pub(crate) fn with_beta(gradients: LayerNormGradients<'_>, add: impl FnOnce(LayerNormGradients<'_>)) {
     let LayerNormGradients { gamma, beta } = gradients;
     let mut unwanted = vec![0.0; if beta.is_empty() { gamma.len() } else { 0 }];
     let beta = if beta.is_empty() { &mut unwanted } else { beta };

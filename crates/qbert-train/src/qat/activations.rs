@@ -8,12 +8,14 @@
 
 use qbert_kernels::{Compute, MatRef, ROW_CHUNK};
 use qbert_quant::{ActivationParams, BitWidth, Range, RangeMethod, Scratch};
+use qbert_tasks::batch::PartOf;
 use serde::{Deserialize, Serialize};
 
 use super::map;
 use crate::bert::{ActivationQuantizer, ActivationTensor};
 use crate::error::{Error, Result};
 use crate::optimizer::power;
+use crate::team::Team;
 
 type QuantResult<T> = std::result::Result<T, qbert_quant::Error>;
 
@@ -110,6 +112,8 @@ pub struct RangeLearner {
     ranges: ActivationRanges,
     frozen: bool,
     problem: Option<Error>,
+    /// What the batch is a part of whose activations are seen next.
+    part: Option<PartOf>,
 }
 
 /// What was learned, to store it.
@@ -122,12 +126,17 @@ impl RangeLearner {
     /// A learner without any batches yet, which finds the range of a batch by `method`.
     pub fn new(layers: usize, method: RangeMethod) -> Self {
         let averages = vec![[Average::default(); TENSORS]; layers];
-        Self { method, averages, ranges: ActivationRanges::new(layers), frozen: false, problem: None }
+        Self { method, averages, ranges: ActivationRanges::new(layers), frozen: false, problem: None, part: None }
     }
 
     /// The present ranges.
     pub fn ranges(&self) -> &ActivationRanges {
         &self.ranges
+    }
+
+    /// Tells what the next batch is a part of: its range is that of the whole batch.
+    pub(crate) fn set_part(&mut self, part: Option<PartOf>) {
+        self.part = part;
     }
 
     /// Sets whether further batches leave the ranges alone.
@@ -182,7 +191,7 @@ impl ActivationQuantizer for RangeLearner {
         values: MatRef<'_>,
     ) -> ActivationParams {
         if !self.frozen {
-            match observe(compute, self.method, values) {
+            match observe(compute, Team::of_part(compute, self.part.as_ref()), self.method, values) {
                 Ok(range) => {
                     let average = &mut self.averages[layer][tensor as usize];
                     average.add(range);
@@ -198,14 +207,23 @@ impl ActivationQuantizer for RangeLearner {
     }
 }
 
-/// The range of one batch.
-fn observe(compute: &Compute, method: RangeMethod, values: MatRef<'_>) -> QuantResult<Range> {
+/// The range of one batch, of which a team's ranks have the parts.
+fn observe(compute: &Compute, team: Option<Team<'_>>, method: RangeMethod, values: MatRef<'_>) -> QuantResult<Range> {
     if method == RangeMethod::MinMax {
-        return min_max(compute, values);
+        let own = min_max(compute, values);
+        let Some(team) = team else { return own };
+        let ends = own.as_ref().map_or(Vec::new(), |own| vec![f64::from(own.low()), f64::from(own.high())]);
+        // Who has found what is no number reports it and ends the job.
+        let all = team.numbers(&ends).into_iter().filter_map(|ends| <[f64; 2]>::try_from(ends).ok());
+        return all.fold(own, |range, [low, high]| union(range?, Range::new(low as f32, high as f32)?));
     }
-    let rows = (MOST_SORTED / values.cols().max(1)).clamp(1, values.rows().max(1));
-    let stride = values.rows().div_ceil(rows).max(1);
-    let sample: Vec<f32> = (0..values.rows()).step_by(stride).flat_map(|row| values.row(row)).copied().collect();
+    let whole = team.map_or(values.rows(), |team| team.tokens());
+    let rows = (MOST_SORTED / values.cols().max(1)).clamp(1, whole.max(1));
+    let stride = whole.div_ceil(rows).max(1);
+    let sample: Vec<f32> = match team {
+        None => (0..values.rows()).step_by(stride).flat_map(|row| values.row(row)).copied().collect(),
+        Some(team) => team.taken_rows(|row| values.row(row), values.cols(), |index| index.is_multiple_of(stride)),
+    };
     method.fit(&sample, BitWidth::EIGHT, &mut Scratch::default())
 }
 
@@ -278,7 +296,8 @@ mod tests {
         crate::random::Stream::new(1, "test", 0).fill_normal(&mut values, 1.0);
         let matrix = MatRef::new(&values, 3 * 70, 64);
         for method in ["min-max", "percentile:99.9", "mse"].map(|name| name.parse().unwrap()) {
-            let ranges = [1, 2, 3].map(|threads| observe(&Compute::detect(threads).unwrap(), method, matrix).unwrap());
+            let ranges =
+                [1, 2, 3].map(|threads| observe(&Compute::detect(threads).unwrap(), None, method, matrix).unwrap());
             assert!(ranges.iter().all(|range| *range == ranges[0]), "{method}");
         }
         assert_eq!(min_max(&Compute::detect(2).unwrap(), matrix).unwrap(), Range::min_max(&values).unwrap());

@@ -12,6 +12,7 @@ use crate::bert::{Activations, BackwardBuffers, Bert, Mode, SoftTargets};
 use crate::error::{Error, Result};
 use crate::ops::attention::{self, Side};
 use crate::ops::distill;
+use crate::team::Team;
 
 /// The weights of the terms of the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -113,19 +114,41 @@ impl Teacher {
         buffers: &mut BackwardBuffers,
     ) -> DistilledLoss {
         let Distillation { labels, answers, hidden, attention, similarities, temperature } = self.settings;
-        let own = bert.loss(batch, student, scale * labels, buffers).mean;
+        let own = bert.loss_of_whole(compute, batch, student, scale * labels, buffers).mean;
+        let (team, whole) = (Team::of(compute, batch), batch.whole());
+        let softened = |logits: (&[f32], &[f32]), d_logits: &mut [f32]| {
+            let soft = distill::answers(logits, whole, bert.outputs(), (temperature, scale * answers), d_logits);
+            let alike = match whole.targets {
+                Targets::Vectors(_) if similarities > 0.0 => {
+                    distill::similarities(logits, bert.outputs(), scale * similarities, d_logits)
+                }
+                _ => 0.0,
+            };
+            (soft, alike)
+        };
         let logits = (&student.logits[..], &self.activations.logits[..]);
-        let softening = (temperature, scale * answers);
-        let soft = distill::answers(logits, batch, bert.outputs(), softening, &mut buffers.d_logits);
-        let alike = match batch.targets {
-            Targets::Vectors(_) if similarities > 0.0 => {
-                distill::similarities(logits, bert.outputs(), scale * similarities, &mut buffers.d_logits)
+        let (soft, alike) = match team {
+            None => softened(logits, &mut buffers.d_logits),
+            Some(team) => {
+                let rows = bert.logit_rows();
+                let [s, t, mut d] = [logits.0, logits.1, &buffers.d_logits].map(|own| team.rows(rows, own));
+                let terms = softened((&s, &t), &mut d);
+                buffers.d_logits.copy_from_slice(team.own_part(rows, &d));
+                terms
             }
-            _ => 0.0,
         };
         let states = student.hidden.iter().zip(&self.activations.hidden);
-        let states: f64 = states.map(|(s, t)| distill::mean_square(compute, s, t)).sum();
-        let rows = (batch.tokens() * bert.config().heads) as f64;
+        let states: f64 = states
+            .map(|(s, t)| match team {
+                None => distill::mean_square(compute, s, t),
+                Some(team) => {
+                    let starts = team.starts_of_tokens(bert.config().hidden_size);
+                    let elements = (whole.tokens() * bert.config().hidden_size).max(1) as f64;
+                    team.sum_of_pairs(starts, (s, t), |a, b| compute.squared_distances(a, b)) / elements
+                }
+            })
+            .sum();
+        let rows = (whole.tokens() * bert.config().heads) as f64;
         let divergence: f64 = if attention == 0.0 {
             0.0
         } else {
@@ -138,8 +161,13 @@ impl Teacher {
     /// The divergence of the student's attention from the teacher's in a layer, over all heads and rows.
     fn divergence(&self, bert: &Bert, compute: &Compute, batch: &Batch, student: &Activations, layer: usize) -> f64 {
         let (heads, own, teacher) = (bert.heads(layer), &student.layers[layer], &self.activations.layers[layer]);
-        if heads.keeps_all(batch) {
-            return distill::divergence(compute, &own.probabilities, &teacher.probabilities);
+        if heads.keeps_all(batch.whole()) {
+            let Some(team) = Team::of(compute, batch) else {
+                return distill::divergence(compute, &own.probabilities, &teacher.probabilities);
+            };
+            let starts = team.starts_of_sequences(|length| heads.count * length * length);
+            let pair = (&teacher.probabilities[..], &own.probabilities[..]);
+            return team.sum_of_pairs(starts, pair, |p, q| compute.divergences(p, q));
         }
         let sides = [(teacher, &self.activations.bias), (own, &student.bias)].map(|(own, bias)| Side {
             qkv: &own.qkv,

@@ -166,6 +166,7 @@ impl Quantization {
         match &mut self.activations {
             None => bert.forward_with(pass, None, activations),
             Some(learner) => {
+                learner.set_part(batch.part.clone());
                 bert.forward_with(pass, Some(Integers { activations: learner, weights: &self.codes }), activations);
                 learner.check()?;
             }

@@ -215,7 +215,7 @@ impl Student {
                 teacher.look(bert, compute, batch);
                 teacher.loss(bert, compute, batch, activations, share, buffers).total
             }
-            None => bert.loss(batch, activations, share, buffers).mean,
+            None => bert.loss_of_whole(compute, batch, activations, share, buffers).mean,
         };
         let pass = Pass { compute, weights: self.quantization.quantized(), batch, mode };
         let soft = self.teacher.as_ref().map(|teacher| teacher.targets(share));

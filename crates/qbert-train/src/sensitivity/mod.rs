@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use qbert_kernels::Compute;
+use qbert_kernels::{Compute, Ranks};
 use qbert_model::lock::DirectoryLock;
 use qbert_model::{Parameters, atomic};
 use qbert_tasks::{DataSource, TaskData};
@@ -26,9 +26,12 @@ pub use file::{Found, read, settings_of};
 pub use qbert_documents::{AnalysisRun, AnalysisSubject, AnalyzedLayer, Sensitivity};
 pub use settings::{Method, Settings, Shard};
 
+use crate::agreement;
 use crate::error::{Error, Result};
 use crate::fingerprint;
 use crate::loading::Loaded;
+use crate::state::read_sealed;
+use crate::team;
 use state::{Interrupted, Part};
 use work::RunWork;
 
@@ -106,6 +109,9 @@ pub fn analyze_saving(
     analysis.settings.check()?;
     let loaded = Loaded::open(&analysis.model, &analysis.data)?;
     let out = &analysis.out;
+    if !compute.writes() {
+        return analyze_loaded(analysis, &loaded, compute, save_every, watch);
+    }
     let failed = |source| Error::Io { path: out.clone(), action: "create the directory", source };
     std::fs::create_dir_all(out).map_err(failed)?;
     // Shards share a directory: each has its own files, and two processes with the same shard write the same bytes.
@@ -140,7 +146,11 @@ fn analyze_loaded(
     let subject = subject(analysis, loaded)?;
     let mut part = Part::new(subject, *settings, *shard);
     let state_path = state::path(out, *shard);
-    let mut interrupted = match open(analysis, &part, &state_path)? {
+    let begin = match compute.ranks() {
+        None => open(analysis, &part, &state_path)?,
+        Some(ranks) => open_together(ranks, analysis, &part, &state_path)?,
+    };
+    let mut interrupted = match begin {
         Begin::Fresh => None,
         Begin::Finished(outcome) => return Ok(outcome),
         Begin::Resumed(saved, interrupted) => {
@@ -166,8 +176,14 @@ fn analyze_loaded(
             passes += 1;
             let (layers_left, done) = (work.works().len(), part.found.len());
             stop = watch(Step { run, passes, layers_left, done, total, loss: work.info().loss }).is_break();
+            if let Some(ranks) = compute.ranks() {
+                // Ranks stop together.
+                stop = team::numbers(ranks, &[f64::from(u8::from(stop))]).concat().contains(&1.0);
+            }
             if (stop || saved.elapsed() >= save_every) && layers_left > 0 {
-                state::save(&state_path, &part, Some((run, &work)))?;
+                if compute.writes() {
+                    state::save(&state_path, &part, Some((run, &work)))?;
+                }
                 saved = Instant::now();
                 if stop {
                     return Err(Error::Stopped { path: state_path });
@@ -177,12 +193,20 @@ fn analyze_loaded(
         if !part.runs.iter().any(|info| info.run == run) {
             part.runs.push(work.info());
         }
-        state::save(&state_path, &part, None)?;
+        if compute.writes() {
+            state::save(&state_path, &part, None)?;
+        }
         if stop && part.found.len() < total {
             return Err(Error::Stopped { path: state_path });
         }
     }
+    if let Some(ranks) = compute.ranks().filter(|ranks| !ranks.writes()) {
+        return heard(ranks, out, *shard);
+    }
     let outcome = finish(part, out)?;
+    if let Some(ranks) = compute.ranks() {
+        tell_outcome(ranks, &outcome);
+    }
     std::fs::remove_file(&state_path)
         .or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
         .map_err(|source| Error::Io { path: state_path, action: "remove", source })?;
@@ -252,6 +276,48 @@ fn open(analysis: &Analysis, part: &Part, state_path: &Path) -> Result<Begin> {
         Some(difference) => refuse(&finished, format!("the finished analysis was made with {difference}")),
         None => Ok(Begin::Finished(outcome)),
     }
+}
+
+/// What the rank that writes found in the directory, told to all ranks.
+fn open_together(ranks: &dyn Ranks, analysis: &Analysis, part: &Part, state_path: &Path) -> Result<Begin> {
+    let identity = serde_json::json!({
+        "qbert": env!("CARGO_PKG_VERSION"), "analysis": part.subject, "settings": part.settings, "shard": part.shard,
+    });
+    agreement::check(ranks, &identity)?;
+    if ranks.writes() {
+        let begin = open(analysis, part, state_path)?;
+        match &begin {
+            Begin::Fresh => drop(ranks.gather_bytes(b"fresh")),
+            Begin::Finished(outcome) => {
+                ranks.gather_bytes(b"finished");
+                tell_outcome(ranks, outcome);
+            }
+            Begin::Resumed(..) => drop(ranks.gather_bytes(&read_sealed(state_path, state_path)?)),
+        }
+        return Ok(begin);
+    }
+    let found = ranks.gather_bytes(&[]).swap_remove(0);
+    match &found[..] {
+        b"fresh" => Ok(Begin::Fresh),
+        b"finished" => Ok(Begin::Finished(heard(ranks, &analysis.out, analysis.shard)?)),
+        state => {
+            let (saved, interrupted) = state::parse(state_path, state)?;
+            Ok(Begin::Resumed(Box::new(saved), interrupted))
+        }
+    }
+}
+
+/// Tells the other ranks what came of the analysis; they have [`heard`] it at the same time.
+fn tell_outcome(ranks: &dyn Ranks, outcome: &Outcome) {
+    match outcome {
+        Outcome::Whole(whole) => agreement::tell(ranks, &Some(whole)),
+        Outcome::Part(_) => agreement::tell(ranks, &None::<Box<Sensitivity>>),
+    }
+}
+
+fn heard(ranks: &dyn Ranks, out: &Path, shard: Shard) -> Result<Outcome> {
+    let whole: Option<Box<Sensitivity>> = agreement::hear(ranks)?;
+    Ok(whole.map_or_else(|| Outcome::Part(finished_path(out, shard)), Outcome::Whole))
 }
 
 /// Starts the layers of a run: interrupted ones where they stopped, the others from the beginning.

@@ -161,13 +161,17 @@ fn tensor_name(work: usize, index: usize) -> String {
 
 /// Reads a saved state.
 pub(super) fn load(path: &Path) -> Result<(Part, Option<Interrupted>)> {
-    let bytes = read_sealed(path, path)?;
+    parse(path, &read_sealed(path, path)?)
+}
+
+/// The state in the bytes of a file.
+pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<(Part, Option<Interrupted>)> {
     let damaged = |problem: String| Error::Resume { path: path.to_owned(), problem: format!("damaged: {problem}") };
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(error.to_string()))?;
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| damaged(error.to_string()))?;
     let text = header.metadata().as_ref().and_then(|metadata| metadata.get(METADATA));
     let text = text.ok_or_else(|| damaged("not the state of an analysis".to_owned()))?;
     let saved: Saved = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
+    let file = SafeTensors::deserialize(bytes).map_err(|error| damaged(error.to_string()))?;
     let Some(Current { run, layers, vectors }) = saved.current else { return Ok((saved.part, None)) };
     let mut restored = Vec::new();
     for (work, (layer, count)) in layers.into_iter().zip(vectors).enumerate() {

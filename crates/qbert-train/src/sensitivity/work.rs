@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::features::Features;
 use crate::loading::Loaded;
 use crate::random::Stream;
+use crate::team;
 
 /// Tokens of a batch: enough to keep matrix products busy, few enough to stay far below a training step's memory.
 const BATCH_TOKENS: usize = 1024;
@@ -93,6 +94,20 @@ pub(crate) struct Wanted<'a> {
     pub(crate) layer: usize,
     pub(crate) vector: &'a [f32],
     pub(crate) product: &'a mut [f32],
+}
+
+/// Which rank forms each product. Tangents run from their layer to the last one, so lower layers take longer; each goes
+/// to the rank that has least to do, the longest first.
+fn owners(wanted: &[Wanted<'_>], layers: usize, ranks: usize) -> Vec<usize> {
+    let (mut owners, mut load) = (vec![0; wanted.len()], vec![0; ranks]);
+    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.sort_by_key(|&index| wanted[index].layer);
+    for index in order {
+        let least = (0..ranks).min_by_key(|&rank| (load[rank], rank)).unwrap_or(0);
+        owners[index] = least;
+        load[least] += layers - wanted[index].layer.min(layers - 1);
+    }
+    owners
 }
 
 /// The eigenvalue iteration of a layer.
@@ -267,7 +282,30 @@ impl<'a> RunWork<'a> {
             // Finished layers are no longer in the list.
             wanted.extend(vector.map(|vector| Wanted { layer: state.layer, vector, product }));
         }
-        self.info.loss = self.sample.products(self.loaded, compute, &mut self.pass, self.run, &mut wanted)?;
+        let (sample, run) = (&self.sample, self.run);
+        self.info.loss = match compute.ranks() {
+            None => sample.products(self.loaded, compute, &mut self.pass, run, &mut wanted)?,
+            Some(ranks) => {
+                let layers = self.loaded.bert.config().distinct_layers();
+                let owners = owners(&wanted, layers, ranks.size());
+                let mine = owners.iter().zip(&mut wanted).filter(|(owner, _)| **owner == ranks.rank());
+                let mut mine: Vec<Wanted<'_>> = mine
+                    .map(|(_, Wanted { layer, vector, product })| Wanted { layer: *layer, vector, product })
+                    .collect();
+                let loss = match &mut mine[..] {
+                    [] => 0.0,
+                    mine => sample.products(self.loaded, compute, &mut self.pass, run, mine)?,
+                };
+                for (Wanted { product, .. }, &owner) in wanted.iter_mut().zip(&owners) {
+                    let own = if owner == ranks.rank() { product.to_vec() } else { Vec::new() };
+                    let counts: Vec<usize> =
+                        (0..ranks.size()).map(|rank| if rank == owner { product.len() } else { 0 }).collect();
+                    ranks.gather(&own, &counts, product);
+                }
+                // All that have a layer have the same loss.
+                team::numbers(ranks, &[loss])[owners.first().copied().unwrap_or(0)][0]
+            }
+        };
         Ok(self.advance())
     }
 

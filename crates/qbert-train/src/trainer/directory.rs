@@ -5,16 +5,17 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use qbert_documents::{DevFigure, EpochRecord, TrainingMetrics};
+use qbert_documents::{BeforeTraining, DevFigure, EpochRecord, TrainingMetrics};
 use qbert_model::lock::DirectoryLock;
 use qbert_model::{atomic, update_checkpoint};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Outcome, Run, Trainer, TrainingPrecision};
+use crate::agreement;
 use crate::error::{Error, Result};
 use crate::evaluate::{self, Evaluation};
 use crate::qat::files;
-use crate::state::{self, difference};
+use crate::state::{self, Position, difference};
 
 const STATE: &str = "resume.safetensors";
 const WEIGHTS: &str = "model.safetensors";
@@ -38,6 +39,32 @@ pub fn recorded_precision(directory: &Path) -> Option<TrainingPrecision> {
     recorded.map_or(Some(TrainingPrecision::F32), |value| serde_json::from_value(value).ok())
 }
 
+/// What the rank that writes tells the others about the directory.
+#[derive(Debug, Serialize, Deserialize)]
+struct Opened {
+    position: Position,
+    finished: Option<Ended>,
+}
+
+/// How a finished run ended.
+#[derive(Debug, Serialize, Deserialize)]
+struct Ended {
+    best: f64,
+    best_epoch: usize,
+    before: Option<BeforeTraining>,
+}
+
+impl Ended {
+    fn of(outcome: &Outcome) -> Self {
+        Self { best: outcome.best, best_epoch: outcome.best_epoch, before: outcome.before }
+    }
+
+    fn outcome(self, metric: &'static str, steps: usize) -> Outcome {
+        let Self { best, best_epoch, before } = self;
+        Outcome { metric, best, best_epoch, steps, before }
+    }
+}
+
 impl Trainer<'_> {
     pub(super) fn state_path(&self) -> PathBuf {
         self.run.out.join(STATE)
@@ -54,6 +81,38 @@ impl Trainer<'_> {
     /// Prepares the directory: empty for a new run, cut back to the saved step for a resumed one. It belongs to this run
     /// alone until the trainer is dropped.
     pub(super) fn open(&mut self, resume: bool) -> Result<()> {
+        let compute = self.compute;
+        let Some(ranks) = compute.ranks() else { return self.open_here(resume) };
+        // bf16 products have other bits on some CPUs, and everybody must have the same weights.
+        let kernels = match self.settings.precision {
+            TrainingPrecision::F32 => String::new(),
+            TrainingPrecision::Bf16 => compute.kernels().to_string(),
+        };
+        let identity = serde_json::json!({ "qbert": env!("CARGO_PKG_VERSION"), "kernels": kernels, "job": self.position.settings });
+        agreement::check(ranks, &identity)?;
+        if ranks.writes() {
+            self.open_here(resume)?;
+            let opened = Opened { position: self.position.clone(), finished: self.finished.as_ref().map(Ended::of) };
+            agreement::tell(ranks, &opened);
+        } else {
+            let Opened { position, finished } = agreement::hear(ranks)?;
+            let metric = self.run.dev.metric();
+            self.finished = finished.map(|ended| ended.outcome(metric, self.schedule.total));
+            self.position = position;
+        }
+        let mut ranges = self.student.as_ref().map_or(Vec::new(), |student| student.flat_ranges());
+        let arrays =
+            [self.weights.values_mut(), &mut self.optimizer.first, &mut self.optimizer.second, &mut ranges[..]];
+        arrays.into_iter().for_each(|array| ranks.broadcast(array));
+        self.optimizer.steps = self.position.steps;
+        match &mut self.student {
+            Some(student) if !ranks.writes() => student.restore(&ranges, self.position.activations.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same for the process that writes.
+    fn open_here(&mut self, resume: bool) -> Result<()> {
         let out = self.run.out;
         std::fs::create_dir_all(out).map_err(io(out, "create the directory"))?;
         self.lock = Some(DirectoryLock::exclusive(out)?);
@@ -183,6 +242,9 @@ impl Trainer<'_> {
 
     /// Appends a line to the log.
     pub(super) fn log(&mut self, record: &impl Serialize) -> Result<()> {
+        if !self.compute.writes() {
+            return Ok(());
+        }
         let path = self.log_path();
         let line = serde_json::to_string(record).unwrap_or_default() + "\n";
         let appended =
@@ -203,6 +265,9 @@ impl Trainer<'_> {
 
     /// Saves the state.
     pub(super) fn save(&mut self) -> Result<()> {
+        if !self.compute.writes() {
+            return Ok(());
+        }
         // After a power failure the log must have what the state says.
         let log = self.log_path();
         std::fs::File::open(&log).and_then(|file| file.sync_all()).map_err(io(&log, "flush to the disk"))?;
@@ -219,6 +284,9 @@ impl Trainer<'_> {
 
     /// Writes the model as it is now, with its metrics.
     pub(super) fn write_kept(&self, epoch: usize, evaluation: &Evaluation) -> Result<()> {
+        if !self.compute.writes() {
+            return Ok(());
+        }
         let Run { bert, labels, tokenizer, out, .. } = &self.run;
         if let Some(student) = &self.student {
             files::write(out, student.quantization())?;

@@ -71,7 +71,7 @@ impl Golden {
             Targets::Sequences(unsigned("labels"))
         };
         let segments = self.integers("segments").into_iter().map(|v| v as u8).collect();
-        Batch { input_ids, segments, offsets, targets }
+        Batch { input_ids, segments, offsets, targets, part: None }
     }
 }
 

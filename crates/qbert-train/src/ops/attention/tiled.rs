@@ -15,6 +15,7 @@ pub(super) use tangent::{backward_tangent, forward_tangent};
 
 use super::{Heads, Treatment};
 use crate::batch::Batch;
+use crate::team::Team;
 
 /// Probabilities of a tile in memory at once, for one head, if a row has no more: 4 MiB.
 const MOST_PROBABILITIES: usize = 1 << 20;
@@ -284,7 +285,7 @@ pub fn divergences(
     measure: impl Fn(&[f32], &[f32]) -> f64 + Sync,
 ) -> Vec<f64> {
     let (kernels, hidden) = (compute.kernels(), heads.hidden());
-    let mut sums = vec![0.0; heads.count];
+    let mut of_sequences = Vec::new();
     for (range, place) in batch.ranges().zip(heads.places(batch)) {
         let own = |head: usize| place.start + head * place.square..place.start + (head + 1) * place.square;
         let tiles = heads.tiles(range.len());
@@ -312,6 +313,14 @@ pub fn divergences(
             }
             sum
         });
+        of_sequences.extend(of_heads);
+    }
+    let all = match Team::of(compute, batch) {
+        None => of_sequences,
+        Some(team) => team.numbers(&of_sequences).concat(),
+    };
+    let mut sums = vec![0.0; heads.count];
+    for of_heads in all.chunks_exact(heads.count) {
         sums.iter_mut().zip(of_heads).for_each(|(sum, own)| *sum += own);
     }
     sums

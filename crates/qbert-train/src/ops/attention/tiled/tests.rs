@@ -121,7 +121,7 @@ fn compare(treatment: Treatment<'_>, what: &str) {
 fn tiles_compute_what_the_whole_does() {
     let plain = Treatment::default();
     compare(plain, "plain");
-    let dropout = Some(Dropout { key: DropoutKey::new(1, 2, 3), rate: 0.2 });
+    let dropout = Some(Dropout { key: DropoutKey::new(1, 2, 3), rate: 0.2, first: 0 });
     compare(Treatment { dropout, ..plain }, "dropout");
     let bias = DistanceBias::new(2, LENGTH, |head, distance| (distance as f32 * 0.01 * (1.0 + head as f32)).sin());
     compare(Treatment { bias: Some(&bias), ..plain }, "bias");
