@@ -218,7 +218,7 @@ fn a_distilled_quantization_on_ranks_writes_the_bytes_of_one_process() {
             job.model.clone_from(&tuned.out);
             job.settings.epochs = 1;
             let plan = Plan::uniform(3, two, GroupSpec::Count(4), RangeMethod::Mse);
-            let activation = ActivationPlan { range, ..plan.activation().clone() };
+            let activation = ActivationPlan { range, ..*plan.activation() };
             let plan = plan.with_activation(activation);
             let settings = QatSettings { calibration: 2, freeze: 0.5, dropout: true, ..QatSettings::default() };
             Quantize { job, plan, settings }
@@ -260,7 +260,7 @@ fn an_analysis_on_ranks_writes_the_bytes_of_one_process() {
         }
         assert_same_files(&job.out, &alone.out, &format!("on {ranks} ranks"));
     }
-    let mut job = analysis(tuned.out.clone(), home.path(), "stopped");
+    let mut job = analysis(tuned.out, home.path(), "stopped");
     for (ranks, stop) in [(2, Some(2)), (3, Some(3)), (4, None)] {
         for outcome in on_ranks(&compute(1), ranks, |_, own| analyze(&job, own, stop)) {
             assert_eq!(matches!(outcome, Err(Error::Stopped { .. })), stop.is_some(), "{outcome:?}");
