@@ -105,6 +105,7 @@ fn compare(treatment: Treatment<'_>, what: &str) {
         scratch: &mut whole_room,
         d_rows: &mut d_whole,
         d_diagonals: vec![0.0; if treatment.bias.is_some() { 2 * (2 * LENGTH - 1) } else { 0 }],
+        index: 0,
     };
     backward_sequence(kernels, HEADS, treatment, &mut task);
     close(&d_qkv[3 * 3 * HIDDEN..], task.d_rows, what);
