@@ -58,7 +58,11 @@ impl FromStr for TableWidth {
         let Some((bits, values)) = text.split_once('/') else { return Ok(text.parse::<Precision>()?.into()) };
         let bits: Precision = bits.parse()?;
         let wrong = || Error::ProductWidth { found: shorten(text).into_owned() };
-        let product = values.trim().parse().map_err(|_| wrong()).and_then(ProductWidth::new)?;
+        let product = values
+            .trim()
+            .parse()
+            .map_err(|_| wrong())
+            .and_then(|values| ProductWidth::new(values).map_err(|_| wrong()))?;
         if bits != Precision::Bits(BitWidth::EIGHT) {
             return Err(wrong());
         }

@@ -316,7 +316,7 @@ fn product_codes_are_for_tables_and_read_back() {
     for (from, to, message) in [
         (r#"word = "8/6""#, r#"word = "8/17""#, "8/17"),
         (r#"word = "8/6""#, r#"word = "4/6""#, "4/6"),
-        (r#"word = "8/6""#, r#"word = "8""#, "a number of bits"),
+        (r#"word = "8/6""#, r#"word = "8""#, "must be a number of bits"),
         ("query = 2", r#"query = "8/6""#, "layer.0.query cannot have product codes"),
     ] {
         let error = Plan::parse(&short.replacen(from, to, 1), "plan.toml").unwrap_err();

@@ -204,9 +204,8 @@ impl<'section, 'tree, 'text> Defaults<'section, 'tree, 'text> {
                 let width = table.width(table.require("bits")?, &format!("{name}.bits"), site)?;
                 (width, table.groups()?, table.range()?)
             }
-            DeValue::Integer(_) | DeValue::Float(_) | DeValue::String(_) => {
-                (section.width(value, &name, site)?, None, None)
-            }
+            DeValue::Integer(_) | DeValue::Float(_) => (section.width(value, &name, site)?, None, None),
+            DeValue::String(text) if text.contains('/') => (section.width(value, &name, site)?, None, None),
             _ => {
                 return Err(section.wrong_type(
                     value,

@@ -11,11 +11,13 @@ use std::fmt::Write;
 const HEADER: &str = "\
 # Bit plan: how each part of the model is quantized. Made to be read and edited.
 # bits    1 to 8 for each weight, 1.6 for ternary codes; 32 leaves it in f32
-#         a table may have \"8/6\": six values of a row share a code of a byte (product codes)
 # groups  how many groups of output neurons have a range of their own: a number, \"head\" or \"neuron\"
 # range   how a range is found: \"min-max\", \"mse\" or \"percentile:99.9\" (the central 99.9 percent)
 # A site that needs more than bits is written { bits = 4, groups = \"neuron\", range = \"min-max\" }.
 ";
+
+/// Stands in the header only where it matters, so that other plans have the text that they always had.
+const PRODUCT: &str = "# \"8/6\" in a table: six values of a row share a code of a byte (product codes).\n";
 
 /// What the head of a section says.
 #[derive(Clone, Copy)]
@@ -26,6 +28,9 @@ struct Common {
 
 pub(super) fn to_toml(plan: &Plan, origin: &str) -> String {
     let mut text = HEADER.to_owned();
+    if plan.sites().any(|(_, site)| site.product.is_some()) {
+        text.push_str(PRODUCT);
+    }
     for (index, line) in origin.lines().enumerate() {
         // TOML allows no control characters in comments, and a file's name may hold them.
         let line: String = line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
