@@ -84,7 +84,7 @@ RECIPES = {
     "learned ranges, 30": [*START, "--weight-ranges", "learn:30"],
 }
 # Pieces that lose clearly with the first seed are not run with the others.
-ONE_SEED = ["mask half a step out", "learned ranges, 10", "learned ranges, 30"]
+ONE_SEED = ["mask half a step out"]
 
 
 def files(place, task):
@@ -156,7 +156,8 @@ def precision_jobs(place, task):
 
 # Distilled epochs and highest learning rate of the results that count. MNLI and SQuAD get one epoch: more would take days.
 HEADLINE = {"conll03": (3, "3e-4"), "sst2": (1, "1e-4"), "mnli": (1, "1.5e-4"), "squad": (1, "2e-4")}
-# The recipe of the headline rows: to be set to what the ablation finds best over three seeds.
+# The recipe of the headline rows: to be set to what the ablation finds best over three seeds. With the first one, learned ranges
+# lose 0.39 points at 3 times the learning rate, 0.49 at 10, 0.20 at 30, and followed ones 0.68.
 BEST = [*START, "--weight-ranges", "learn:3"]
 WIDTHS = ["q-bert:2/3", "q-bert:2", "q-bert:1/2", "q-bert:1.6"]
 
@@ -258,13 +259,12 @@ def jobs(place):
     """All jobs in the order of what is needed first."""
     rates = {"conll03": "3e-4", "sst2": "1e-4"}
     recipes = {task: list(recipe_jobs(place, task, rate)) for task, rate in rates.items()}
-    first = len(RECIPES) + 1
     for task in rates:
         yield from precision_jobs(place, task)
     for task in rates:
         yield finetune(place, "minilm", task)
     for task in rates:
-        yield from recipes[task][:first]
+        yield from recipes[task]
         yield from analyze_jobs(place, "minilm", task)
         yield from headline_jobs(place, "minilm", task, ["1"])
     yield from mpnet_jobs(place)
@@ -274,7 +274,6 @@ def jobs(place):
         yield from headline_jobs(place, "gte-small", task, ["1"])
     for task in rates:
         yield plan_job(place, "minilm", task)
-        yield from recipes[task][first:]
     for task in ["squad", "mnli"]:
         for model in ["minilm", "gte-small"]:
             yield finetune(place, model, task)
