@@ -10,7 +10,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results" / "embeddings.md"
-FIGURE = ROOT / "docs" / "results" / "figures" / "embeddings.svg"
+FIGURE = ROOT / "docs" / "results" / "embeddings.svg"
 SETS = {
     "sts-b dev": "STS-B dev, Spearman",
     "sts16": "STS16, Spearman",
@@ -102,7 +102,7 @@ def page(networks):
     for name, rows in networks.items():
         yield from table(name, rows)
         if name == "minilm" and len(rows) > 1:
-            yield "![Size against what is lost](figures/embeddings.svg)\n"
+            yield "![Size against what is lost](embeddings.svg)\n"
             yield "Filled: trained. Hollow: quantized without training.\n"
     compared = read("embeddings-f32.json")
     if compared:
