@@ -12,11 +12,11 @@ import pathlib
 import subprocess
 
 SETS = {
-    "sts-b dev": ("sts-dev.csv", "spearman"),
-    "sts16": ("sts16.tsv", "spearman"),
-    "scifact": ("scifact", "ndcg@10"),
-    "emotion": ("emotion.tsv", "probe_accuracy"),
-    "banking77": ("banking77.tsv", "probe_accuracy"),
+    "sts-b dev": "sts-dev.csv",
+    "sts16": "sts16.tsv",
+    "scifact": "scifact",
+    "emotion": "emotion.tsv",
+    "banking77": "banking77.tsv",
 }
 
 
@@ -45,10 +45,9 @@ def main():
     for name in options.only:
         if name in row["figures"]:
             continue
-        file, metric = SETS[name]
-        command = [options.bin, "eval", options.model, "--task", "embed", "--data", str(options.data / file), "--json", "-q"]
+        command = [options.bin, "eval", options.model, "--task", "embed", "--data", str(options.data / SETS[name]), "--json", "-q"]
         found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        row["figures"][name] = found["value"] if "value" in found else found["metrics"][metric]
+        row["figures"][name] = found["value"]
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(result, indent=1) + "\n")
         print(f"{options.label}: {name} {row['figures'][name]:.2f}", flush=True)

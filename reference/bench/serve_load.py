@@ -33,6 +33,8 @@ import tempfile
 import time
 import urllib.request
 
+from kinds import cpu_name
+
 HERE = pathlib.Path(__file__).parent
 LONG_SHARE = 0.25  # of the texts are paragraphs
 
@@ -199,12 +201,6 @@ def infinity(options, texts, words):
         return measure(command, port, options, requests, words, {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}, folder)
 
 
-def cpu():
-    with open("/proc/cpuinfo", encoding="ascii") as info:
-        name = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "unknown")
-    return f"{name}, {os.cpu_count()} CPUs"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for flag in ("--qbert", "--model", "--data", "--python", "--onnx", "--checkpoint", "--out"):
@@ -223,7 +219,7 @@ def main():
     result = {"what": f"{options.clients} clients that embed one text of mixed length per request, for {options.seconds:g} s; "
                       "overload of `qbert serve` at 5 times that rate",
               "command": "python3 reference/bench/serve_load.py " + " ".join(f"--{key} {value}" for key, value in names.items()),
-              "machine": cpu(), "texts": {"words": {"mean": round(words, 1), "median": statistics.median(counts), "most": max(counts)}}}
+              "machine": cpu_name(), "texts": {"words": {"mean": round(words, 1), "median": statistics.median(counts), "most": max(counts)}}}
     for key in names:
         setattr(options, key, getattr(options, key).absolute())
     port = free_port()

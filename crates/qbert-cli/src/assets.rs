@@ -28,7 +28,8 @@ const MINILM_FILES: [&str; 7] = [
 const REVIEWS_PACKAGE: &str = "vaderSentiment==3.3.2";
 const REVIEWS_SHA256: &str = "c8293b0d942e90e223ea2c0955d969040d1a1be514a978b9af0698940bd13350";
 const REVIEWS_FILES: [&str; 3] = ["train.tsv", "dev.tsv", "LICENSE.txt"];
-const REVIEWS_DEV: usize = 1000;
+/// Snippets that are kept for evaluation.
+pub(crate) const REVIEWS_DEV: usize = 1000;
 const REVIEWS_SEED: u64 = 2020;
 
 /// What can be fetched.

@@ -155,6 +155,9 @@ pub struct Codebook {
 }
 
 impl Codebook {
+    /// The entries of each part.
+    pub const ENTRIES: usize = ENTRIES;
+
     /// The bytes of a codebook.
     pub fn len(cols: usize) -> usize {
         ENTRIES * cols

@@ -10,7 +10,7 @@ use qbert_runtime::{Session, SessionOptions};
 use qbert_tasks::{DataSource, Task};
 use qbert_train::sensitivity;
 
-use crate::assets::{Asset, cache_directory, fetch};
+use crate::assets::{Asset, REVIEWS_DEV, cache_directory, fetch};
 use qbert_pipeline::Result;
 use qbert_pipeline::run::{Finished, Job};
 
@@ -74,16 +74,13 @@ impl Quickstart {
             Self::Labels => note(job),
             Self::Vectors => format!(
                 "Quick-start settings: the small model learns the vectors of {} snippets without a label, and is judged by a search: \
-                 the three longest words of a snippet look for it among {DEV_SNIPPETS} snippets. More text of your own \
+                 the three longest words of a snippet look for it among {REVIEWS_DEV} snippets. More text of your own \
                  kind gives better vectors: --train texts.txt --dev pairs-with-scores.csv.",
                 job.quantize.max_train.map_or("all".to_owned(), |most| most.to_string()),
             ),
         }
     }
 }
-
-/// Snippets that the first quick-start keeps for evaluation.
-const DEV_SNIPPETS: usize = 1000;
 
 /// A search in BEIR's layout, made from the dev snippets: the three longest words of each, as somebody might type them, look for
 /// the snippet. So it needs no judgement by people, and no snippet of the training set is in it.

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use qbert_model::{Config, FloatTensor, ParameterLayout, atomic};
-use qbert_quant::{ActivationParams, Plan, Range, Site};
+use qbert_quant::{ActivationParams, Codebook, Plan, Range, Site};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
@@ -75,7 +75,7 @@ pub fn write(directory: &Path, quantization: &Quantization) -> Result<()> {
         })
         .chain(quantization.weights().codebooks().map(|(site, codebook)| {
             let codes: Vec<f32> = codebook.codes().iter().map(|&code| f32::from(code)).collect();
-            (codebook_name(site), [ENTRIES, codes.len() / ENTRIES], codes)
+            (codebook_name(site), [Codebook::ENTRIES, codes.len() / Codebook::ENTRIES], codes)
         }))
         .collect();
     let tensors = sites.iter().map(|(name, shape, values)| (name, FloatTensor { shape, values }));
@@ -130,7 +130,7 @@ fn read_ranges(path: &Path, quantization: &mut Quantization) -> Result<()> {
     for (site, length) in codebooks {
         let name = codebook_name(site);
         let tensor = file.tensor(&name).map_err(|e| damaged(path, format!("{name}: {e}")))?;
-        if tensor.dtype() != Dtype::F32 || tensor.shape() != [ENTRIES, length / ENTRIES] {
+        if tensor.dtype() != Dtype::F32 || tensor.shape() != [Codebook::ENTRIES, length / Codebook::ENTRIES] {
             let problem = format!("{name}: {:?} {:?} does not fit the table", tensor.dtype(), tensor.shape());
             return Err(damaged(path, problem));
         }
@@ -142,9 +142,6 @@ fn read_ranges(path: &Path, quantization: &mut Quantization) -> Result<()> {
     }
     Ok(())
 }
-
-/// The entries of a codebook.
-const ENTRIES: usize = 256;
 
 fn codebook_name(site: Site) -> String {
     format!("{site}.codebook")
