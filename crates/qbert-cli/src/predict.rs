@@ -19,6 +19,8 @@ use qbert_tasks::files::{LONGEST_LINE, read_line_limited};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+#[cfg(feature = "parquet")]
+use super::parquet_rows::{Answering, RowFormat, RowOptions, answer_rows};
 use super::{note, one_line, printable, stop};
 
 /// The largest number of inputs in one batch.
@@ -33,11 +35,14 @@ Examples:
   qbert predict model.qbert --jsonl < objects.jsonl
   qbert predict entailment.qbert \"two owls sleep\" --text2 \"birds are asleep\"
   qbert predict answers.qbert \"who saw the owls?\" --context \"Mira saw two owls.\"
+  qbert predict model.qbert --data reviews.parquet --column text=review --out answers.parquet
 
 Without TEXT, every line of standard input is a text. With --jsonl, every line is a JSON object with the keys
 text, text and text2, words, or question and context; its `id` is copied to the answer as it is written.
 A line that cannot be answered ends the run, after the lines before it have been answered. With --keep-going, its
 error stands in its place, and the run ends with exit code 2.
+With --data, the inputs are columns of Parquet files, named as the keys above. The output has all columns of the
+input and those of the answers, named as with --json. Memory does not grow with the number of rows.
 Offsets count characters (Unicode code points), from 0.")]
 pub(crate) struct Options {
     /// The packed model.
@@ -68,6 +73,17 @@ pub(crate) struct Options {
     /// Threads; as many as there are cores if not given.
     #[arg(long)]
     threads: Option<usize>,
+    #[cfg(feature = "parquet")]
+    #[command(flatten)]
+    rows: RowOptions,
+    /// Write the rows with their answers to this Parquet file.
+    #[cfg(feature = "parquet")]
+    #[arg(long, value_name = "FILE", requires = "data", help_heading = "Parquet", conflicts_with_all = ["jsonl", "json", "text2", "context"])]
+    out: Option<PathBuf>,
+    /// The format of --data and --out.
+    #[cfg(feature = "parquet")]
+    #[arg(long, value_enum, requires = "data", help_heading = "Parquet")]
+    format: Option<RowFormat>,
 }
 
 /// One input or why there is none, and how messages and answers refer to it.
@@ -80,6 +96,10 @@ struct Item {
 }
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
+    #[cfg(feature = "parquet")]
+    if !options.rows.data.is_empty() {
+        return options.answer_files(quiet);
+    }
     let asking = Asking::new(options, quiet)?;
     let answered =
         if options.text.is_empty() { asking.each_line(std::io::stdin().lock()) } else { asking.each_argument() };
@@ -104,6 +124,32 @@ impl From<Error> for Failure {
 }
 
 impl Options {
+    /// Answers the rows of Parquet files.
+    #[cfg(feature = "parquet")]
+    fn answer_files(&self, quiet: bool) -> Result<String> {
+        let Some(out) = &self.out else {
+            return Err(bad("--data without --out", "name the Parquet file to write with --out FILE"));
+        };
+        qbert_model::atomic::check_file(out)?;
+        let asking = Asking::new(self, quiet)?;
+        let answering = Answering {
+            session: &asking.session,
+            keeps_going: self.keep_going,
+            quiet,
+            refusal: &|error| self.refusal(error),
+            was_cut: &was_cut,
+        };
+        let found = answer_rows(&self.rows, out, &answering)?;
+        let Tally { asked, cut, failed } = &asking.tally;
+        asked.set(found.rows);
+        cut.set(found.cut);
+        failed.set(found.failed);
+        if !quiet {
+            note(&format!("{}: {} rows", out.display(), found.rows));
+        }
+        asking.summary().map(|()| String::new())
+    }
+
     fn input(&self, text: &str) -> Input {
         match (&self.text2, &self.context) {
             (Some(text2), _) => Input::pair(text, text2),

@@ -18,22 +18,34 @@ const SUFFIX: &str = ".tmp";
 
 /// Writes a file through `fill`. The old content stays until the new content is complete and on disk.
 pub fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    write_seekable(path, |file| {
+        let mut writer = BufWriter::with_capacity(1 << 20, file);
+        fill(&mut writer).and_then(|()| writer.flush()).map_err(Error::io(path, "write"))
+    })
+}
+
+/// The same for content that takes a file rather than a stream, or fails for reasons of its own.
+///
+/// # Errors
+/// Those of `fill`; a path where no file can be written; a full disk.
+pub fn write_seekable<T, E: From<Error>>(
+    path: &Path,
+    fill: impl FnOnce(&mut File) -> std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
     check_file(path)?;
     if is_special(path) {
         let open = File::options().write(true).open(path);
-        let mut writer = BufWriter::new(open.map_err(Error::io(path, "open"))?);
-        return fill(&mut writer).and_then(|()| writer.flush()).map_err(Error::io(path, "write"));
+        return fill(&mut open.map_err(Error::io(path, "open"))?);
     }
     let path = &followed(path);
     let parent = parent_of(path);
     std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create the directory"))?;
-    let temporary = temporary_file(&parent).map_err(Error::io(path, "create a file beside it"))?;
-    let mut writer = BufWriter::with_capacity(1 << 20, temporary);
-    fill(&mut writer).map_err(Error::io(path, "write"))?;
-    let temporary = writer.into_inner().map_err(|error| Error::io(path, "write")(error.into_error()))?;
+    let mut temporary = temporary_file(&parent).map_err(Error::io(path, "create a file beside it"))?;
+    let found = fill(temporary.as_file_mut())?;
     temporary.as_file().sync_all().map_err(Error::io(path, "flush to the disk"))?;
     temporary.persist(path).map_err(|error| Error::io(path, "put in place")(error.error))?;
-    sync_directory(&parent)
+    sync_directory(&parent)?;
+    Ok(found)
 }
 
 /// Writes a safetensors file. The old one stays until the new one is complete and on disk.

@@ -1,13 +1,15 @@
 //! `qbert embed`: texts in, vectors out, to the screen or to a file.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use qbert_model::atomic;
 use qbert_pipeline::{Error, ErrorKind, Result};
 
 use super::{Model, Prompt, in_parts, npy};
+#[cfg(feature = "parquet")]
+use crate::parquet_rows::{self, RowOptions, TextVectors, vectors_of_rows};
 use crate::{note, stop};
 
 /// Turn texts into vectors.
@@ -18,64 +20,123 @@ Examples:
   qbert embed model.qbert --out vectors.npy < texts.txt
   qbert embed model.qbert --prompt-name query --out vectors.jsonl < queries.txt
   qbert embed model.qbert --dim 128 --normalize true --out vectors.npy < texts.txt
+  qbert embed model.qbert --data notes.parquet --column text=note --out vectors.parquet
 
-Without TEXT, every line of standard input is a text. Vectors go to a file by its ending: .npy (a matrix
-of f32 for NumPy) or .jsonl (one object with text and vector per line); without --out, as JSON lines to
-standard output. Memory does not grow with the number of texts.")]
+Without TEXT, every line of standard input is a text; with --data, the column `text` of Parquet files. Vectors go
+to a file by its ending: .npy (a matrix of f32 for NumPy), .jsonl (one object with text and vector per line) or
+.parquet (with all columns of --data); without --out, as JSON lines to standard output. Memory does not grow
+with the number of texts.")]
 pub(crate) struct Options {
     #[command(flatten)]
     model: Model,
     /// Texts.
     text: Vec<String>,
-    /// Write the vectors to this file: .npy or .jsonl.
+    /// Write the vectors to this file: .npy, .jsonl or .parquet.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// The form of the file, if its name does not tell.
+    #[arg(long, value_enum, requires = "out")]
+    format: Option<Form>,
     #[command(flatten)]
     prompt: Prompt,
+    #[cfg(feature = "parquet")]
+    #[command(flatten)]
+    rows: RowOptions,
+}
+
+/// What a file of vectors may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    /// A matrix of f32 for NumPy.
+    Npy,
+    /// An object with text and vector per line.
+    Jsonl,
+    /// Apache Parquet.
+    #[cfg(feature = "parquet")]
+    Parquet,
+}
+
+impl Form {
+    fn of(path: &Path) -> Result<Self> {
+        let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+        match ending.as_deref() {
+            Some("npy") => Ok(Self::Npy),
+            Some("jsonl" | "ndjson") => Ok(Self::Jsonl),
+            #[cfg(feature = "parquet")]
+            Some("parquet") => Ok(Self::Parquet),
+            _ => {
+                let message = format!("--out: {} does not end in .npy, .jsonl or .parquet", path.display());
+                let hint = "name the file so that its form is known, or give --format";
+                Err(Error::new(ErrorKind::BadInput, message, hint.to_owned()))
+            }
+        }
+    }
 }
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
     let Some(path) = &options.out else { return to_stdout(options) };
+    let form = options.format.map_or_else(|| Form::of(path), Ok)?;
     atomic::check_file(path)?;
-    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
-    let is_matrix = match ending.as_deref() {
-        Some("npy") => true,
-        Some("jsonl" | "ndjson") => false,
-        _ => {
-            let message = format!("--out: {} ends in neither .npy nor .jsonl", path.display());
-            return Err(Error::new(ErrorKind::BadInput, message, "name the file so that its form is known".to_owned()));
-        }
-    };
     let session = options.model.open()?;
     let settings = options.model.embed_options(&session);
     let prompt = options.prompt.text(&session)?;
-    // A temporary file of our own, because the number of rows goes into the header at the end.
-    let mut scratch = tempfile::tempfile().map_err(unwritten)?;
-    let mut count = 0;
-    if is_matrix {
-        let mut writer = npy::Writer::new(&mut scratch).map_err(unwritten)?;
-        in_parts(&options.text, |texts| {
-            let _item = stop::Item::begin();
-            let vectors = super::embed(&session, settings, &prompt, &texts)?;
-            writer.rows(vectors.width(), vectors.as_slice()).map_err(unwritten)
-        })?;
-        count = writer.finish().map_err(unwritten)?;
-    } else {
-        in_parts(&options.text, |texts| {
-            let vectors = super::embed(&session, settings, &prompt, &texts)?;
-            count += texts.len();
-            for (text, vector) in texts.iter().zip(&vectors) {
-                writeln!(scratch, "{}", serde_json::json!({ "text": text, "vector": vector })).map_err(unwritten)?;
+    let embed = |texts: &[String]| super::embed(&session, settings, &prompt, texts);
+    let count = match form {
+        #[cfg(feature = "parquet")]
+        Form::Parquet if !options.rows.data.is_empty() => {
+            let width = settings.dimensions.unwrap_or(session.config().hidden_size);
+            vectors_of_rows((&options.rows, path), quiet, width, embed)?
+        }
+        _ => atomic::write_seekable(path, |file| match form {
+            Form::Npy => {
+                let mut writer = npy::Writer::new(file).map_err(unwritten)?;
+                options.each_part(|texts| {
+                    let _item = stop::Item::begin();
+                    let vectors = embed(&texts)?;
+                    writer.rows(vectors.width(), vectors.as_slice()).map_err(unwritten)
+                })?;
+                writer.finish().map_err(unwritten)
             }
-            Ok(())
-        })?;
-    }
-    std::io::Seek::rewind(&mut scratch).map_err(unwritten)?;
-    atomic::write_file(path, |writer| std::io::copy(&mut scratch, writer).map(|_| ()))?;
+            Form::Jsonl => {
+                let (mut writer, mut count) = (BufWriter::new(file), 0);
+                options.each_part(|texts| {
+                    count += texts.len();
+                    let vectors = embed(&texts)?;
+                    texts.iter().zip(&vectors).try_for_each(|(text, vector)| {
+                        writeln!(writer, "{}", serde_json::json!({ "text": text, "vector": vector })).map_err(unwritten)
+                    })
+                })?;
+                writer.flush().map_err(unwritten)?;
+                Ok(count)
+            }
+            #[cfg(feature = "parquet")]
+            Form::Parquet => {
+                let (mut writer, mut count) = (TextVectors::new(path, file), 0);
+                options.each_part(|texts| {
+                    count += texts.len();
+                    let vectors = embed(&texts)?;
+                    writer.rows(&texts, vectors.width(), vectors.as_slice())
+                })?;
+                writer.finish()?;
+                Ok(count)
+            }
+        })?,
+    };
     if !quiet {
         note(&format!("{}: {count} vectors", path.display()));
     }
     Ok(String::new())
+}
+
+impl Options {
+    /// Hands texts to `take`, a part at a time.
+    fn each_part(&self, take: impl FnMut(Vec<String>) -> Result<()>) -> Result<()> {
+        #[cfg(feature = "parquet")]
+        if !self.rows.data.is_empty() {
+            return parquet_rows::texts(&self.rows, take);
+        }
+        in_parts(&self.text, take)
+    }
 }
 
 fn unwritten(error: std::io::Error) -> Error {
@@ -88,7 +149,7 @@ fn to_stdout(options: &Options) -> Result<String> {
     let prompt = options.prompt.text(&session)?;
     let mut stdout = std::io::stdout().lock();
     let mut is_closed = false;
-    in_parts(&options.text, |texts| {
+    options.each_part(|texts| {
         if is_closed {
             return Ok(());
         }
