@@ -30,12 +30,13 @@ def mpirun(ranks):
 
 
 def jobs(epochs):
-    """The verbs that ranks share, each with the words that follow it. They are done in this order in one directory."""
-    recipe = f"--epochs {epochs} --lr 2e-3 --batch 10 --accumulate 2 --precision f32".split()
-    tuned = ["--model", str(ROOT / "examples/tiny-bert"), *DATA, *FILES, *recipe]
-    quantized = ["--model", "tuned", "--plan", "plan.toml", *DATA, *FILES, *recipe]
+    """The verbs that ranks share, each with the words that follow it. They are done in this order in one directory.
+    `run` trains in f32, the other trainings in bf16."""
+    recipe = f"--epochs {epochs} --lr 2e-3 --batch 10 --accumulate 2".split()
+    tuned = ["--model", str(ROOT / "examples/tiny-bert"), *DATA, *FILES, *recipe, "--precision", "bf16"]
+    quantized = ["--model", "tuned", "--plan", "plan.toml", *DATA, *FILES, *recipe, "--precision", "bf16"]
     analyzed = ["--model", "tuned", *DATA, "--data", str(EXAMPLE / "train.tsv"), "--runs", "2", "--max-examples", "32", "--trace", "1"]
-    whole = ["--model", str(ROOT / "examples/tiny-bert"), *DATA, *FILES, *recipe, "--qat-epochs", str(max(epochs // 2, 1))]
+    whole = ["--model", str(ROOT / "examples/tiny-bert"), *DATA, *FILES, *recipe, "--precision", "f32", "--qat-epochs", str(max(epochs // 2, 1))]
     whole += ["--runs", "2", "--max-examples", "32", "--no-speed", "--no-figures"]
     return {
         "finetune": [*tuned, "--out", "tuned"],

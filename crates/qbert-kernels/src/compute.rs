@@ -49,13 +49,13 @@ impl Compute {
         Ok(Self::new(Kernels::detect()?, Threads::new(threads)?))
     }
 
-    /// The same kernels, threads and memory, with large products in this precision.
+    /// The same kernels, threads and memory, with products in this precision.
     #[must_use]
     pub fn with_products(&self, products: ProductPrecision) -> Self {
         Self { products, ..self.clone() }
     }
 
-    /// The precision of large products.
+    /// The precision of products.
     pub fn products(&self) -> ProductPrecision {
         self.products
     }

@@ -19,7 +19,7 @@ pub const KERNEL_NAMES: &[&str] = InstructionSet::NAMES;
 /// The kernels of one instruction set that this CPU has, and the integer multiplier that goes with them.
 ///
 /// All instruction sets and multipliers give the same bytes, on every run and machine; only the sign and payload of a
-/// NaN are the CPU's own. The one exception are large products of bf16, whose last bits differ with the multiplier `amx`
+/// NaN are the CPU's own. The one exception are products of bf16, whose last bits differ with the multiplier `amx`
 /// ([`ProductPrecision::Bf16`](crate::ProductPrecision::Bf16)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernels {

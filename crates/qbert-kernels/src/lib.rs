@@ -60,7 +60,7 @@
 //! NaN, but its sign and payload are the CPU's own). Work is split by shape, never by thread count or vector length.
 //! Every sum has a documented order, over sixteen lanes where there are lanes. `a·b + c` is rounded once where a kernel
 //! says `mul_add`, and twice where it says `mul` and `add`; nothing is fused behind its back. No function comes from the
-//! system's C library. One exception: large products of bf16 ([`ProductPrecision::Bf16`]) have other last bits with the
+//! system's C library. One exception: products of bf16 ([`ProductPrecision::Bf16`]) have other last bits with the
 //! multiplier `amx`.
 //!
 //! **Choice of kernels.** The best that the CPU supports, detected at run time. The environment variable

@@ -145,13 +145,14 @@ impl<'a> Team<'a> {
     ) {
         let (outputs, own) = (gradients.outputs, self.part.own);
         let inputs = gradients.weight.len() / outputs;
+        let compute = &linear::compute_for(compute, outputs);
         match Slices::new(outputs, inputs, self.ranks.size()) {
             Slices::All => {
-                linear::backward_parameters(compute, &self.rows(rows, x), &self.rows(rows, dy), gradients);
+                linear::add_gradients(compute, &self.rows(rows, x), &self.rows(rows, dy), gradients);
             }
             Slices::Outputs(slices) => {
                 let (x, dy) = (self.rows(rows, x), self.columns(rows, dy, outputs, &slices));
-                linear::backward_parameters(compute, &x, &dy, gradients.rows(slices[own].clone()));
+                linear::add_gradients(compute, &x, &dy, gradients.rows(slices[own].clone()));
             }
             Slices::Inputs(slices) => {
                 let (x, dy) = (self.columns(rows, x, inputs, &slices), self.rows(rows, dy));

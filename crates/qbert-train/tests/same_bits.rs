@@ -38,7 +38,6 @@ fn files(compute: &Compute, precision: TrainingPrecision) -> String {
     let mut settings = recipe(Task::Sst2);
     (settings.epochs, settings.batch, settings.precision) = (1, 8, precision);
     if precision == TrainingPrecision::Bf16 {
-        // Small products stay in f32.
         (settings.epochs, settings.batch) = (2, 32);
     }
     settings.optimizer.learning_rate = 5e-3;

@@ -13,9 +13,10 @@
 //! order. It depends on nothing else, so neither tiling nor threads change a bit. NaN and infinity propagate; with
 //! [`Start::ZERO`] the old content of C is never read.
 //!
-//! **bf16.** A [`Compute`] made by [`Compute::with_products`] rounds the inputs of large products to bf16, to nearest,
+//! **bf16.** A [`Compute`] made by [`Compute::with_products`] rounds the inputs of products to bf16, to nearest,
 //! ties to even, with subnormal numbers as zero. Sums stay in f32, in blocks of 512 depths, and a sum below 2⁻¹²⁶ inside a
-//! block is zero. Small products stay in f32. There are two orders:
+//! block is zero. How large a product is does not matter, so a part of its rows or columns has the bits of the whole. There are
+//! two orders:
 //!
 //! - k ascending in pairs, of which the second product is added first. That is what `vdpbf16ps` computes, so CPUs without
 //!   it give the same bits, only slower than f32.
@@ -48,7 +49,7 @@ use element::Single;
 use micro::{Bf16Products, MicroKernel, Registers};
 use product::{Form, Product};
 
-/// What the inputs of a [`Compute`]'s large products are rounded to; sums are in f32 either way.
+/// What the inputs of a [`Compute`]'s products are rounded to; sums are in f32 either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProductPrecision {
     /// Nothing is rounded.
@@ -140,17 +141,15 @@ impl Compute {
     }
 
     fn product(&self, product: Product<'_>) {
-        if product.rows() * product.cols() * product.depth() <= SMALL {
-            self.kernels().run(SmallProduct(product));
-        } else {
-            match self.products() {
-                ProductPrecision::F32 => with_set!(self.kernels().set(), simd => {
-                    self.large_product(Registers::<_, Single>::new(simd), &product)
-                }),
-                ProductPrecision::Bf16 => with_bf16_set!(self.kernels().bf16(), products => {
-                    self.large_product(products.micro_kernel(), &product)
-                }),
-            }
+        let is_small = product.rows() * product.cols() * product.depth() <= SMALL;
+        match self.products() {
+            ProductPrecision::F32 if is_small => self.kernels().run(SmallProduct(product)),
+            ProductPrecision::F32 => with_set!(self.kernels().set(), simd => {
+                self.large_product(Registers::<_, Single>::new(simd), &product)
+            }),
+            ProductPrecision::Bf16 => with_bf16_set!(self.kernels().bf16(), products => {
+                self.large_product(products.micro_kernel(), &product)
+            }),
         }
     }
 

@@ -150,8 +150,8 @@ impl Case {
 fn check_sets(order: Order) {
     let sets: Vec<Bf16Set> = Bf16Set::supported().into_iter().filter(|&set| Order::of(set) == order).collect();
     println!("{order:?}: {:?}", sets.iter().map(|set| set.name()).collect::<Vec<_>>());
-    // All are above the size up to which products stay in f32: odd depths, edges of tiles, panels and blocks.
-    for (m, n, k) in [(70, 65, 67), (13, 33, 1025), (5, 390, 513), (411, 390, 33), (97, 401, 270)] {
+    // Odd depths, edges of tiles, panels and blocks.
+    for (m, n, k) in [(3, 2, 7), (70, 65, 67), (13, 33, 1025), (5, 390, 513), (411, 390, 33), (97, 401, 270)] {
         for numbers in Numbers::ALL {
             let case = Case::new((m, n, k), numbers);
             let want = case.expected(order).map(|values| bits(&values));
@@ -235,14 +235,25 @@ fn amx_is_preferred_where_it_is_allowed() {
     }
 }
 
+/// Ranks that share a batch have some rows of a product each, or some columns of a gradient.
 #[test]
-fn small_products_stay_in_f32() {
-    let (a, b) = (Numbers::Usual.take(64 * 64, 1), Numbers::Usual.take(64 * 64, 2));
-    let products = [ProductPrecision::F32, ProductPrecision::Bf16].map(|precision| {
-        let compute = Compute::new(Kernels::best(), Threads::new(1).expect("threads")).with_products(precision);
-        let mut c = vec![0.0; 64 * 64];
-        compute.gemm_nn(MatRef::new(&a, 64, 64), MatRef::new(&b, 64, 64), Start::ZERO, MatMut::new(&mut c, 64, 64));
-        c
-    });
-    assert!(products[0] == products[1]);
+fn a_part_of_a_product_has_the_bits_of_the_whole() {
+    let (m, n, k) = (40, 70, 600);
+    let case = Case::new((m, n, k), Numbers::Usual);
+    let (a, b) = (MatRef::new(&case.a, m, k), MatRef::new(&case.b, k, n));
+    let transposed = MatRef::new(&case.a, k, m);
+    for set in Bf16Set::supported() {
+        let compute = compute(set, 1);
+        let [mut rows, mut columns] = [(); 2].map(|()| vec![0.0; m * n]);
+        compute.gemm_nn(a, b, Start::ZERO, MatMut::new(&mut rows, m, n));
+        compute.gemm_tn(transposed, b, Start::ZERO, MatMut::new(&mut columns, m, n));
+        let mut row = vec![0.0; n];
+        compute.gemm_nn(MatRef::new(&case.a[7 * k..8 * k], 1, k), b, Start::ZERO, MatMut::new(&mut row, 1, n));
+        assert_eq!(bits(&row), bits(&rows[7 * n..8 * n]), "{}", set.name());
+        let mut column = vec![0.0; m];
+        let own: Vec<f32> = case.b.iter().skip(5).step_by(n).copied().collect();
+        compute.gemm_tn(transposed, MatRef::new(&own, k, 1), Start::ZERO, MatMut::new(&mut column, m, 1));
+        let whole: Vec<f32> = columns.iter().skip(5).step_by(n).copied().collect();
+        assert_eq!(bits(&column), bits(&whole), "{}", set.name());
+    }
 }

@@ -1,7 +1,7 @@
 //! A linear layer: `Y = X·Wᵀ + b`, in f32 or, with quantized weights and input, in integers.
 
 use qbert_kernels::int::{LinearInput, LinearLayer, LinearOutput, WideWeights};
-use qbert_kernels::{Compute, MatMut, MatRef, Start};
+use qbert_kernels::{Compute, MatMut, MatRef, ProductPrecision, Start};
 
 use super::Dual;
 
@@ -40,6 +40,15 @@ impl<'a> Linear<'a> {
     }
 }
 
+/// Outputs of a layer whose products are always in f32: those of a small head cost little, and the loss sees them as they are.
+const FEW_OUTPUTS: usize = 16;
+
+/// What computes the products of a layer with so many outputs. The layer alone decides, not the number of tokens, because ranks
+/// that share a batch have fewer of them.
+pub(crate) fn compute_for(compute: &Compute, outputs: usize) -> Compute {
+    if outputs < FEW_OUTPUTS { compute.with_products(ProductPrecision::F32) } else { compute.clone() }
+}
+
 /// Where the gradients of weight and bias are added.
 #[derive(Debug)]
 pub struct LinearGradients<'a> {
@@ -71,7 +80,7 @@ pub fn forward(compute: &Compute, linear: Linear<'_>, x: &[f32], y: &mut [f32]) 
 /// [`forward`] into columns of a wider matrix.
 pub fn forward_block(compute: &Compute, linear: Linear<'_>, x: &[f32], y: MatMut<'_>) {
     let x = MatRef::new(x, y.rows(), linear.inputs());
-    compute.gemm_nt(x, linear.matrix(), linear.start(), y);
+    compute_for(compute, linear.outputs).gemm_nt(x, linear.matrix(), linear.start(), y);
 }
 
 /// [`forward`] from codes, with the kernel of the integer runtime: the sums are exact, and every rounding after them is
@@ -85,11 +94,16 @@ pub fn forward_codes(compute: &Compute, weights: &WideWeights, x: LinearInput<'_
 pub fn backward_input(compute: &Compute, linear: Linear<'_>, dy: &[f32], start: Start<'_>, dx: &mut [f32]) {
     let rows = dy.len() / linear.outputs;
     let (dy, dx) = (MatRef::new(dy, rows, linear.outputs), MatMut::new(dx, rows, linear.inputs()));
-    compute.gemm_nn(dy, linear.matrix(), start, dx);
+    compute_for(compute, linear.outputs).gemm_nn(dy, linear.matrix(), start, dx);
 }
 
 /// Adds the gradients of weight and bias.
 pub fn backward_parameters(compute: &Compute, x: &[f32], dy: &[f32], gradients: LinearGradients<'_>) {
+    add_gradients(&compute_for(compute, gradients.outputs), x, dy, gradients);
+}
+
+/// The same for a part of a layer's outputs; `compute` is that of the whole layer ([`compute_for`]).
+pub(crate) fn add_gradients(compute: &Compute, x: &[f32], dy: &[f32], gradients: LinearGradients<'_>) {
     let outputs = gradients.outputs;
     let (inputs, rows) = (gradients.weight.len() / outputs, dy.len() / outputs);
     let (x, dy) = (MatRef::new(x, rows, inputs), MatRef::new(dy, rows, outputs));
@@ -110,7 +124,8 @@ pub fn forward_tangent(
 ) {
     let rows = x_tangent.len() / linear.inputs();
     let x_tangent = MatRef::new(x_tangent, rows, linear.inputs());
-    compute.gemm_nt(x_tangent, linear.matrix(), start, MatMut::new(y_tangent, rows, linear.outputs));
+    let y_tangent = MatMut::new(y_tangent, rows, linear.outputs);
+    compute_for(compute, linear.outputs).gemm_nt(x_tangent, linear.matrix(), start, y_tangent);
 }
 
 /// The tangent of [`backward_input`]: `dẏ·W`, and where the layer itself moves, `+ dy·Ẇ`.
@@ -134,5 +149,6 @@ pub fn backward_parameters_tangent(compute: &Compute, x: Dual<'_>, dy: Dual<'_>,
     let (inputs, rows) = (weight.len() / outputs, dy.value.len() / outputs);
     backward_parameters(compute, x.value, dy.tangent, LinearGradients { weight: &mut *weight, bias, outputs });
     let (x_tangent, dy) = (MatRef::new(x.tangent, rows, inputs), MatRef::new(dy.value, rows, outputs));
+    let compute = compute_for(compute, outputs);
     compute.gemm_tn(dy, x_tangent, Start::ACCUMULATE, MatMut::new(weight, outputs, inputs));
 }
