@@ -97,13 +97,25 @@ def page(networks):
     yield "# Vectors: size against what is lost\n"
     yield (
         "Small models are trained without a label: the texts are those of [embed_data.py](../../reference/embed_data.py), and the teacher is the model in "
-        "full precision. STS-B dev chose the settings; the other sets were looked at only afterwards. In brackets: points against full precision.\n"
+        "full precision. STS-B dev and SciFact's training queries chose the settings; the other figures were looked at only afterwards. In brackets: points against full precision.\n"
     )
     for name, rows in networks.items():
         yield from table(name, rows)
         if name == "minilm" and len(rows) > 1:
             yield "![Size against what is lost](embeddings.svg)\n"
             yield "Filled: trained. Hollow: quantized without training.\n"
+    reranker = read("embeddings/reranker.json")
+    if reranker:
+        yield "## A reranker\n"
+        yield f"MiniLM fine-tuned as a cross-encoder on STS Benchmark's training pairs, judged by its {reranker['pairs']:,} dev pairs.\n"
+        yield "| model | MB | Pearson | Spearman |\n|---|---:|---:|---:|"
+        first = reranker["rows"][0]
+        for row in reranker["rows"]:
+            cells = [f"{row[key]:.2f}" + ("" if row is first else f" ({row[key] - first[key]:+.2f})") for key in ["pearson", "spearman"]]
+            yield f"| {row['label']} | {megabytes(row):.2f} | " + " | ".join(cells) + " |"
+        yield "\nMade by:\n"
+        yield from (f"- {row['label']}: `{row['made_by']}`" for row in reranker["rows"])
+        yield ""
     compared = read("embeddings-f32.json")
     if compared:
         yield "## In f32, beside sentence-transformers\n"
