@@ -49,7 +49,7 @@ def cluster():
     if found is None:
         return
     assert all(not found[name]["problem"] for name in ["ray", "spark"] if name in found)
-    yield "| the same rows, two cores | seconds | |\n|---|---:|---|"
+    yield "| the same rows, two cores, a wheel of the dev profile | seconds | |\n|---|---:|---|"
     yield f"| `qbert predict`, one process, two threads | {found['one process']['seconds']} | |"
     for name, title in {"ray": "Ray, two workers", "spark": "Spark, two workers"}.items():
         if name in found:
