@@ -68,10 +68,11 @@ def figure(rows):
         x = lambda size: left + (size - low) / (high - low) * (width - left - 10)
         y = lambda drop: top + (ceiling - drop) / (ceiling - bottom) * (height - top - 34)
         parts = [f'<text class="title" x="{left}" y="16">{title}</text>']
-        ticks = [tick for tick in (-8, -6, -4, -2, -1, 0, 1, 2) if bottom <= tick <= ceiling]
+        apart = 4 if ceiling - bottom > 6 else 1
+        ticks = [tick for tick in range(-40, 41, apart) if bottom <= tick <= ceiling]
         for tick in ticks:
             parts.append(f'<line class="{"zero" if tick == 0 else "grid"}" x1="{left}" x2="{width - 10}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-            parts.append(f'<text class="tick" text-anchor="end" x="{left - 5}" y="{y(tick) + 3.5:.1f}">{tick:+d}</text>')
+            parts.append(f'<text class="tick" text-anchor="end" x="{left - 5}" y="{y(tick) + 3.5:.1f}">{f"{tick:+d}" if tick else "0"}</text>')
         for size in range(int(low), int(high) + 1, 4):
             parts.append(f'<text class="tick" text-anchor="middle" x="{x(size):.1f}" y="{height - 20}">{size}</text>')
         parts.append(f'<text class="tick" text-anchor="middle" x="{(left + width - 10) / 2:.1f}" y="{height - 6}">MB</text>')
