@@ -83,10 +83,12 @@ def try_ray(model, data, out, expected):
     command = [sys.executable, str(EXAMPLES / "ray_predict.py"), "--model", model, "--data", str(data), "--out", str(out)]
     environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
     done = lambda: len(list(out.glob("part-*.parquet")))
+    parts_of_ray = lambda: {*processes("ray::"), *processes("raylet"), *processes("gcs_server")}
+    others = parts_of_ray()
     begun = time.monotonic()
     process = start(command, environment)
     wait_until(process, lambda: done() >= GROUPS // 4)
-    killed = kill_one(process, lambda: processes("ray::", "MapWorker"))
+    killed = kill_one(process, lambda: set(processes("ray::", "MapWorker")) - others)
     print(f"ray: worker {killed} killed when {done()} of {GROUPS} parts were done", flush=True)
     finished(process, "ray")
     seconds = time.monotonic() - begun
@@ -98,7 +100,8 @@ def try_ray(model, data, out, expected):
     wait_until(process, lambda: done() >= GROUPS // 2)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    for left in [*processes("ray::"), *processes("raylet"), *processes("gcs_server")]:
+    # The daemons that the job started; another Ray of this machine is left alone.
+    for left in parts_of_ray() - others:
         try:
             os.kill(left, signal.SIGKILL)
         except ProcessLookupError:

@@ -16,6 +16,8 @@ import time
 import pyarrow
 import pyarrow.parquet
 
+from kinds import cpu_name
+
 
 def memory(pid):
     """The resident memory of a process in MB, and the part of it that is not mapped files."""
@@ -51,8 +53,6 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     options = parser.parse_args()
-    cpuinfo = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    cpu = next(line.split(":")[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name"))
     lines = options.texts.read_text(encoding="utf-8").splitlines()
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
@@ -73,7 +73,7 @@ def main():
     # The memory from the first tenth of the run on, when the model and the first row groups are there.
     steady = samples[len(samples) // 10 :]
     result = {
-        "machine": cpu,
+        "machine": cpu_name(),
         "rows_of_a_round": options.rows_of_a_round,
         "seconds": {name: [round(value, 3) for value in all] for name, all in seconds.items()},
         "texts_per_second": {name: round(options.rows_of_a_round / value) for name, value in medians.items()},

@@ -14,6 +14,8 @@ import subprocess
 import tempfile
 import time
 
+from kinds import cpu_name
+
 MPIRUN = ["mpirun", "-n", "2", "--bind-to", "core", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
 
 
@@ -35,7 +37,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     options = parser.parse_args()
     result = {"command": "python3 reference/bench/ranks_speed.py --qbert QBERT --train sst2/train.tsv --dev DEV --out results/ranks-speed.json"}
-    result |= {"task": "sst2", "batch": 32, "steps": options.steps}
+    result |= {"machine": cpu_name(), "rounds": options.rounds, "task": "sst2", "batch": 32, "steps": options.steps}
     ways = {"one process, 2 threads": [options.qbert], "2 ranks, 1 thread each": [*MPIRUN, options.qbert]}
     for precision in ["bf16", "f32"]:
         found = {name: [] for name in ways}

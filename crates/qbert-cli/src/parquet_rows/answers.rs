@@ -53,7 +53,8 @@ pub(crate) fn answer_rows(options: &RowOptions, out: &Path, answering: &Answerin
     let mut progress = Progress::new("predict", answering.quiet);
     atomic::write_seekable(out, |file| {
         let (mut sink, mut tally) = (Sink::new(out, file, schema)?, Answered::default());
-        let decoder = ReaderBuilder::new(answers).with_batch_size(TOGETHER).build_decoder();
+        // Strict: a field of a prediction that has no column is an error, not a loss.
+        let decoder = ReaderBuilder::new(answers).with_batch_size(TOGETHER).with_strict_mode(true).build_decoder();
         let mut decoder = decoder.map_err(|error| unwritten(out, error))?;
         for batch in rows.batches() {
             let batch = batch?;
@@ -96,8 +97,7 @@ impl Answering<'_> {
             };
             match answer {
                 Some(Err(error)) if !self.keeps_going => {
-                    let hint = error.hint().map(str::to_owned);
-                    return Err(Error::new(error.kind(), format!("{}: {error}", batch.place(row)), hint));
+                    return Err(error.about(&batch.place(row)));
                 }
                 Some(answer) => {
                     tally.cut += usize::from(answer.as_ref().is_ok_and(self.was_cut));
