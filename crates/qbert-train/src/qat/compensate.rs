@@ -86,6 +86,17 @@ pub(super) struct Inputs<'a> {
     pub batches: &'a [Batch],
 }
 
+/// The most values of hidden states that are kept from one layer to the next: 1 GiB. More are computed again from the bottom.
+const MOST_KEPT: usize = 1 << 28;
+
+/// The hidden states that enter the next layer to be rounded, one for each batch.
+enum States {
+    /// All of them, up to this layer.
+    Kept(Vec<Vec<f32>>),
+    /// None: they would take too much memory, or weights are shared, so that rounding a layer changes those below it.
+    Recomputed,
+}
+
 /// Rounds all matrices in `masters`. Passes compute with `weights`: on entry the model with quantized embeddings, on
 /// return the quantized model.
 ///
@@ -98,36 +109,73 @@ pub(super) fn compensate(
     weights: &mut [f32],
     pass_done: PassDone<'_>,
 ) -> Result<()> {
+    let mut states = inputs.embedded(weights);
     for layer in 0..inputs.bert.config().distinct_layers() {
         let here = |rounded: &&Rounded<'_>| matches!(rounded.site, Site::Layer(own, _) if own == layer);
-        if !matrices.iter().any(|rounded| here(&rounded)) {
-            continue;
+        if matrices.iter().any(|rounded| here(&rounded)) {
+            let factors = inputs.factors(layer, weights, &states, pass_done)?;
+            for rounded in matrices.iter().filter(here) {
+                let Site::Layer(_, matrix) = rounded.site else { continue };
+                let own = &mut masters[rounded.span.clone()];
+                round(inputs.compute, rounded.params, &factors[input_of(matrix)], own)
+                    .map_err(|source| QuantError::AtSite { site: rounded.site, source: Box::new(source) })?;
+                weights[rounded.span.clone()].copy_from_slice(own);
+            }
         }
-        let factors = inputs.factors(layer, weights, pass_done)?;
-        for rounded in matrices.iter().filter(here) {
-            let Site::Layer(_, matrix) = rounded.site else { continue };
-            let own = &mut masters[rounded.span.clone()];
-            round(inputs.compute, rounded.params, &factors[input_of(matrix)], own)
-                .map_err(|source| QuantError::AtSite { site: rounded.site, source: Box::new(source) })?;
-            weights[rounded.span.clone()].copy_from_slice(own);
-        }
+        inputs.advance(layer, weights, &mut states);
     }
     Ok(())
 }
 
 impl Inputs<'_> {
+    fn pass<'a>(&'a self, weights: &'a [f32], batch: &'a Batch) -> Pass<'a> {
+        Pass { compute: self.compute, weights, batch, mode: Mode::Evaluate }
+    }
+
+    /// What enters the first layer.
+    fn embedded(&self, weights: &[f32]) -> States {
+        let config = self.bert.config();
+        let values = self.batches.iter().map(Batch::tokens).sum::<usize>() * config.hidden_size;
+        if config.distinct_layers() < config.layers || values > MOST_KEPT {
+            return States::Recomputed;
+        }
+        let mut activations = Activations::for_evaluation();
+        let embedded = |batch: &Batch| self.bert.embedded(self.pass(weights, batch), &mut activations);
+        States::Kept(self.batches.iter().map(embedded).collect())
+    }
+
+    /// Takes the states through a layer.
+    fn advance(&self, layer: usize, weights: &[f32], states: &mut States) {
+        let States::Kept(states) = states else { return };
+        let (mut activations, mut ranges, no_codes) = (Activations::for_evaluation(), self.ranges, WeightCodes::default());
+        for (state, batch) in states.iter_mut().zip(self.batches) {
+            let integers = Some(Integers { activations: &mut ranges, weights: &no_codes });
+            *state = self.bert.layer_output(self.pass(weights, batch), layer, state, integers, &mut activations).to_vec();
+        }
+    }
+
     /// The factored moments of what enters the matrices of a layer, by [`INPUTS`].
-    fn factors(&self, layer: usize, weights: &[f32], pass_done: PassDone<'_>) -> Result<Vec<InputMoments>> {
+    fn factors(
+        &self,
+        layer: usize,
+        weights: &[f32],
+        states: &States,
+        pass_done: PassDone<'_>,
+    ) -> Result<Vec<InputMoments>> {
         let Self { bert, compute, ranges, batches } = *self;
         let config = bert.config();
         let mut collector = Collector { ranges, config, layer, moments: Default::default(), quantized: Vec::new() };
         let mut activations = Activations::for_evaluation();
-        // Without codes the pass takes the weights as they are: those above this layer are not rounded yet.
+        // Without codes the pass takes the weights as they are: those of this layer and above are not rounded yet.
         let no_codes = WeightCodes::default();
-        for batch in batches {
-            let pass = Pass { compute, weights, batch, mode: Mode::Evaluate };
-            let integers = Integers { activations: &mut collector, weights: &no_codes };
-            bert.forward_with(pass, Some(integers), &mut activations);
+        for (index, batch) in batches.iter().enumerate() {
+            let (pass, integers) = (self.pass(weights, batch), Integers { activations: &mut collector, weights: &no_codes });
+            match states {
+                States::Kept(states) => {
+                    bert.layer_output(pass, layer, &states[index], Some(integers), &mut activations);
+                }
+                States::Recomputed => bert.forward_with(pass, Some(integers), &mut activations),
+            }
             pass_done();
         }
         let factor = |input: usize| {
