@@ -1,6 +1,6 @@
 """Runs the long experiments behind `results/`, and takes up again where it was stopped.
 
-    python3 reference/experiments.py --data DATA --work WORK --results results [--jobs N] [--only NAME …] [--list]
+    python3 reference/experiments.py --data DATA --work WORK --results results [--jobs N] [--threads N] [--only NAME …] [--list]
 
 A job is done when the file it makes exists. `qbert` and `qbert-paper` resume an interrupted run themselves, so stopping
 this script at any time loses at most a minute. Checkpoints go to WORK and are not committed; results are.
@@ -71,20 +71,23 @@ FINETUNE = {
 # Samples of 128 training examples for Ω.
 RUNS = {"minilm": "10", "gte-small": "5"}
 
-# The pieces of the training recipe, each against the same start: optimal ranges, compensated, distilled.
+# The pieces of the training recipe, each against the same start: optimal ranges, compensated, distilled. The rows, then
+# what differs from the start.
 START = ["--ranges", "optimal", "--compensate", "--distill"]
+TWO, TWO_PER_NEURON = "q-bert:2", "q-bert:2,groups=neuron"
 RECIPES = {
-    "start": START,
-    "no compensation": ["--ranges", "optimal", "--distill"],
-    "no distillation": ["--ranges", "optimal", "--compensate"],
-    "mask half a step out": [*START, "--mask", "half-step"],
-    "no mask": [*START, "--mask", "none"],
-    "learned ranges, 3": [*START, "--weight-ranges", "learn:3"],
-    "learned ranges, 10": [*START, "--weight-ranges", "learn:10"],
-    "learned ranges, 30": [*START, "--weight-ranges", "learn:30"],
+    "start": (TWO, START),
+    "learned ranges, 30": (TWO, [*START, "--weight-ranges", "learn:30"]),
+    "no distillation": (TWO, ["--ranges", "optimal", "--compensate"]),
+    "no compensation": (TWO, ["--ranges", "optimal", "--distill"]),
+    "no mask": (TWO, [*START, "--mask", "none"]),
+    "per neuron": (TWO_PER_NEURON, START),
+    "learned ranges, 10": (TWO, [*START, "--weight-ranges", "learn:10"]),
+    "learned ranges, 100": (TWO, [*START, "--weight-ranges", "learn:100"]),
+    "mask half a step out": (TWO, [*START, "--mask", "half-step"]),
 }
-# Pieces that lose clearly with the first seed are not run with the others.
-ONE_SEED = ["mask half a step out"]
+# Pieces that are run with the first seed only: they lose clearly, or are other multiples of the same rate.
+ONE_SEED = ["learned ranges, 10", "learned ranges, 100", "mask half a step out"]
 
 
 def files(place, task):
@@ -110,24 +113,19 @@ def finetune(place, model, task):
 
 
 def rows(place, model, task, out, names, extra):
-    """One row for each seed, by `qbert-paper reproduce`."""
-    command = [str(place.bin / "qbert-paper"), "reproduce", "--task", task, "--rows", *names, *extra]
+    """One row for each seed, by `qbert-paper reproduce`, in bf16: nothing is lost by it (docs/results/precision.md)."""
+    command = [str(place.bin / "qbert-paper"), "reproduce", "--task", task, "--rows", *names, *extra, "--precision", "bf16"]
     return [*command, "--model", str(tuned(place, model, task)), *files(place, task), "--out", str(out)]
 
 
 def recipe_jobs(place, task, rate):
     """The ablation of the training recipe at 2 bits: one pass over CoNLL-03's training set, as many steps on SST-2."""
     needs = [tuned_marker(place, "minilm", task)]
-    for seed in ["1", "2", "3"]:
-        for piece, extra in RECIPES.items():
-            if seed != "1" and piece in ONE_SEED:
-                continue
+    for piece, (row, extra) in RECIPES.items():
+        for seed in ["1"] if piece in ONE_SEED else ["1", "2", "3"]:
             marker = place.work / "done" / f"recipe-{task}-{piece.replace(' ', '-')}-{seed}"
-            command = rows(place, "minilm", task, place.results / "recipe", ["q-bert:2"], extra)
+            command = rows(place, "minilm", task, place.results / "recipe", [row], extra)
             yield Job(f"recipe {task} {piece} {seed}", marker, [*command, "--steps", "439", "--lr", rate, "--seeds", seed], needs)
-        marker = place.work / "done" / f"recipe-{task}-neuron-{seed}"
-        command = rows(place, "minilm", task, place.results / "recipe", ["q-bert:2,groups=neuron"], START)
-        yield Job(f"recipe {task} per neuron {seed}", marker, [*command, "--steps", "439", "--lr", rate, "--seeds", seed], needs)
 
 
 # Steps of fine-tuning, and of distilled training at 2/3 bits, in the comparison of f32 with bf16; the learning rate.
@@ -296,9 +294,8 @@ def start(place, job, threads):
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
-def run(place, wanted, at_once):
+def run(place, wanted, at_once, threads):
     """Runs the jobs, `at_once` at a time, each as soon as what it needs is there. Returns how many failed."""
-    threads = max(1, (os.cpu_count() or 1) // at_once)
     waiting = [job for job in wanted if not job.makes.exists()]
     running, failed = {}, 0
     while waiting or running:
@@ -332,6 +329,7 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path("target/release"))
     parser.add_argument("--models", nargs="*", default=[], metavar="NAME=DIR", help="checkpoints by name")
     parser.add_argument("--jobs", type=int, default=1, help="how many run at once")
+    parser.add_argument("--threads", type=int, help="threads of each job [default: the cores divided by --jobs]")
     parser.add_argument("--only", nargs="*", default=[], help="jobs whose names begin so")
     parser.add_argument("--list", action="store_true", help="list the jobs and what is done")
     options = parser.parse_args()
@@ -343,7 +341,8 @@ def main():
             print("done " if job.makes.exists() else "     ", job.name)
         return 0
     (place.work / "log").mkdir(parents=True, exist_ok=True)
-    return 1 if run(place, wanted, options.jobs) else 0
+    threads = options.threads or max(1, (os.cpu_count() or 1) // options.jobs)
+    return 1 if run(place, wanted, options.jobs, threads) else 0
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ mod parquet_rows;
 mod plan;
 mod predict;
 pub mod progress;
+mod prune;
 mod quantize;
 mod ranks;
 pub mod reading;
@@ -105,6 +106,7 @@ enum Verb {
     Inspect(inspect::Options),
     Plan(plan::Options),
     Data(data::Options),
+    Prune(prune::Options),
     Finetune(finetune::Options),
     Quantize(quantize::Options),
     Pack(pack::Options),
@@ -188,6 +190,7 @@ fn run_verb(verb: Verb, quiet: bool) -> Result<String> {
         Verb::Inspect(options) => inspect::run(&options, quiet),
         Verb::Plan(options) => plan::run(&options, quiet),
         Verb::Data(options) => data::run(&options, quiet),
+        Verb::Prune(options) => prune::run(&options, quiet),
         Verb::Finetune(options) => finetune::run(&options, quiet),
         Verb::Quantize(options) => quantize::run(&options, quiet),
         Verb::Pack(options) => pack::run(&options, quiet),

@@ -23,7 +23,8 @@ use super::{compute, plan, stop, versioned_json};
 Examples:
   qbert quantize --model tuned --plan plan.toml --task sst2 --train train.tsv --dev dev.tsv --out small
   qbert quantize … --epochs 0              ranges only: no training, done in seconds
-  qbert quantize … --range min-max --no-compensate --no-distill --dropout    as the paper did it
+  qbert quantize … --range min-max --weight-ranges follow --no-compensate --no-distill --dropout
+                                           as the paper did it
   qbert quantize … --resume                continue after an interruption (Ctrl-C too), to the same bytes
 
 The output directory is a Hugging Face checkpoint of the f32 masters with plan.toml, the weights'
@@ -67,8 +68,8 @@ struct Ranges {
     /// steps; needs no labels. Most useful with --epochs 0.
     #[arg(long, value_name = "STEPS", default_value_t = 0, hide_default_value = true)]
     fit_layers: usize,
-    /// How weight ranges change in training: `follow` the weights, or `learn` by gradient, at 10 times the learning
-    /// rate or another multiple (`learn:3`).
+    /// How weight ranges change in training: `learn` by gradient, at 30 times the learning rate or another multiple
+    /// (`learn:3`), or `follow` the weights [default: learn].
     #[arg(long, value_name = "HOW")]
     weight_ranges: Option<WeightRanges>,
     /// Which weights get a gradient: those within their range, at most half a step outside, or all.

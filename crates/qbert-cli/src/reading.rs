@@ -68,6 +68,12 @@ impl Reading {
         self.max_len_within(positions, Embedder::read(model).ok().flatten().as_ref())
     }
 
+    /// The longest sequence that the checkpoint in a directory can read, unless another length is given.
+    pub fn whole_len(&self, model: &Path) -> usize {
+        let config = Config::read(&model.join("config.json"));
+        self.max_len.unwrap_or(config.map_or(usize::MAX, |config| config.max_positions))
+    }
+
     /// The longest sequence for a model with this many positions: the given length, whether it fits or not, or the task's
     /// default within the positions. Texts that become vectors are as long as the model was made for.
     pub fn max_len_within(&self, positions: usize, embedder: Option<&Embedder>) -> Result<usize> {

@@ -15,6 +15,7 @@ use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_quant::{Precision, TableWidth};
 use qbert_runtime::{Classification, Session, SessionOptions};
 use qbert_tasks::Task;
+use qbert_train::qat::weights::WeightRanges;
 
 use self::progress::RunProgress;
 use self::quickstart::{Hit, Quickstart};
@@ -145,6 +146,10 @@ struct QuantizationFlags {
     /// Round each weight to its nearest code, instead of compensating for the errors of the others.
     #[arg(long)]
     no_compensate: bool,
+    /// How weight ranges change in training: `learn` by gradient, at 30 times the learning rate or another multiple
+    /// (`learn:3`), or `follow` the weights [default: learn].
+    #[arg(long, value_name = "HOW")]
+    weight_ranges: Option<WeightRanges>,
 }
 
 /// Does the run for a program that shows its progress itself; `command` is what the program was asked, for the record.
@@ -278,6 +283,7 @@ impl Options {
             job.qat.distillation = None;
         }
         job.qat.compensate &= !own.no_compensate;
+        job.qat.weight_ranges = own.weight_ranges.unwrap_or(job.qat.weight_ranges);
         let analysis = &self.analysis;
         job.analysis.runs = analysis.runs.unwrap_or(job.analysis.runs);
         job.analysis.stop.iterations = analysis.iterations.unwrap_or(job.analysis.stop.iterations);

@@ -86,6 +86,7 @@ fn every_json_output_names_its_format_and_fits_its_schema() {
     }
     keep(json(&format!("eval run/model.qbert {CLASSIFY} --data @/classify/dev.tsv")));
     keep(json("data --task classify --text note --label condition @/classify/dev.tsv"));
+    keep(json("prune ner --task ner @/ner/train.conll --out pruned"));
     keep(json("plan --model ner --bits 3 --out plan.toml"));
     keep(json("plan --model ner --check plan.toml"));
     let sensitive = "plan --model run/finetuned --sensitivity run/sensitivity.json --bits 2,3";

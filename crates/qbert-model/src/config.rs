@@ -425,6 +425,21 @@ impl Config {
         let (declared_head, labels) = (Some(head), labels.to_vec());
         Self { declared_head, labels, foreign_class: None, raw, ..self.clone() }
     }
+
+    /// This configuration for a vocabulary that keeps these tokens, by their ids here: the first one gets the id 0, and so on.
+    /// Ids of tokens in the file (`pad_token_id` and the like) are changed with them.
+    #[must_use]
+    pub fn with_vocabulary(&self, kept: &[u32]) -> Self {
+        let mut raw = self.raw.clone();
+        raw.insert(self.family.keys.vocabulary.into(), kept.len().into());
+        for (_, id) in raw.iter_mut().filter(|(key, _)| key.ends_with("_token_id")) {
+            let new = id.as_u64().and_then(|id| kept.iter().position(|&old| u64::from(old) == id));
+            if let Some(new) = new {
+                *id = new.into();
+            }
+        }
+        Self { vocab_size: kept.len(), raw, ..self.clone() }
+    }
 }
 
 /// `a`, `a and b`, `a, b and c`.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use qbert_quant::Site;
+use qbert_quant::{Embedding, Site};
 
 use crate::config::Config;
 use crate::head::Head;
 use crate::layout::{Parameter, ParameterLayout};
-use crate::role::Role;
+use crate::role::{Module, Role};
 
 /// Weights, or anything of the same shape: gradients, optimizer moments, a Hessian eigenvector.
 #[derive(Debug, Clone)]
@@ -61,6 +61,31 @@ impl Parameters {
             kept.values[parameter.span.clone()].copy_from_slice(self.get(own));
         }
         kept
+    }
+
+    /// The same weights with these rows of the word table, in this order; `config` is that of the result.
+    ///
+    /// # Panics
+    /// If there is no such row, or `config` is for another number of them.
+    #[must_use]
+    pub fn with_words(&self, config: &Config, rows: &[u32]) -> Self {
+        let (head, words) = (self.layout.head(), Module::table(Embedding::Word).weight());
+        let outputs = self.layout.role(Module::Head.weight()).map_or(0, |parameter| parameter.shape[0]);
+        let pooler = self.layout.role(Module::Pooler.weight()).is_some();
+        let mut result = Self::zeros(Arc::new(ParameterLayout::new(config, head, outputs, pooler)));
+        for parameter in result.layout.clone().parameters() {
+            let Some(own) = self.layout.role(parameter.role) else { continue };
+            let target = &mut result.values[parameter.span.clone()];
+            if parameter.role == words {
+                let (width, table) = (own.shape[1], self.get(own));
+                let taken = rows.iter().flat_map(|&row| &table[row as usize * width..][..width]);
+                assert_eq!(target.len(), rows.len() * width, "a configuration for another vocabulary");
+                target.iter_mut().zip(taken).for_each(|(target, value)| *target = *value);
+            } else {
+                target.copy_from_slice(self.get(own));
+            }
+        }
+        result
     }
 
     /// The values of a parameter of this layout.

@@ -265,6 +265,10 @@ pub struct RowResult {
     pub last: Option<Epoch>,
     /// Points below full precision.
     pub drop: Drops,
+    /// The mean divergence of the last epoch's answers from full precision on the dev set, in nats. It tells models apart
+    /// that the metric cannot. Results of an earlier version, and those on a part of the dev set, have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub divergence: Option<f64>,
     /// Sizes.
     pub sizes: Sizes,
     /// The outcome of each dev example; results of an earlier version have none.
@@ -302,12 +306,14 @@ pub(super) struct Parts {
     pub(super) full_precision: Measured,
     /// By epoch; 0 is before training.
     pub(super) evaluations: BTreeMap<usize, Measured>,
+    pub(super) divergence: Option<f64>,
     pub(super) sizes: Sizes,
 }
 
 impl From<Parts> for RowResult {
     fn from(parts: Parts) -> Self {
-        let Parts { id, command, settings, sensitivity, training, full_precision, evaluations, sizes } = parts;
+        let Parts { id, command, settings, sensitivity, training, full_precision, evaluations, divergence, sizes } =
+            parts;
         let Measured { metric, examples, counted, metrics: full, outcomes } = full_precision;
         let post_training = evaluations.get(&0).map(|measured| measured.metrics.clone());
         let after_training = evaluations.last_key_value().filter(|(epoch, _)| **epoch > 0);
@@ -349,6 +355,7 @@ impl From<Parts> for RowResult {
             best,
             last,
             drop,
+            divergence,
             sizes,
             outcomes,
         }

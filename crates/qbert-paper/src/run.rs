@@ -19,6 +19,7 @@ use qbert_train::trainer::Watch;
 use super::result::{Compression, Measured, Parts, RowResult, RowSettings, Sizes, Training, io, write_json};
 use super::rows::Row;
 use super::study::{State, Study, quantization};
+use qbert_pipeline::comparison::{Answered, compare};
 use qbert_pipeline::packing::{FILE_NAME, Packing};
 use qbert_pipeline::{Error, ErrorKind, Result};
 
@@ -64,7 +65,9 @@ impl Study {
         let full: Method = "full".parse()?;
         let plan = full.plan(self.layers, &[], RangeMethod::MinMax)?;
         let packing = Packing::by_plan(&self.experiment.model, plan, None, compute)?;
-        let result = self.finish(&row, Measured::from(&evaluation), BTreeMap::new(), None, &packing)?;
+        let full_precision = Measured::from(&evaluation);
+        let made = Made { full_precision, evaluations: BTreeMap::new(), training: None, divergence: None };
+        let result = self.finish(&row, made, &packing)?;
         remove(&scratch)?;
         Ok(Ran::Now(result))
     }
@@ -94,6 +97,7 @@ impl Study {
         let evaluations = self.train(row, baseline, compute, watch, &scratch)?;
         let packing = Packing::quantized(&scratch)?.for_task(self.experiment.data.task.name());
         let training = Some(training(&scratch)?);
+        let divergence = self.divergence(&scratch, compute)?;
         if self.experiment.keep {
             packing.write(&scratch.join(FILE_NAME))?;
             let kept = self.directory().join(row.id());
@@ -101,7 +105,8 @@ impl Study {
             remove(&kept)?;
             std::fs::rename(&scratch, &kept).map_err(io(&kept, "move a directory to"))?;
         }
-        let result = self.finish(row, baseline.measured_full(), evaluations, training, &packing)?;
+        let made = Made { full_precision: baseline.measured_full(), evaluations, training, divergence };
+        let result = self.finish(row, made, &packing)?;
         remove(&scratch)?;
         Ok(Ran::Now(result))
     }
@@ -169,15 +174,19 @@ impl Study {
         recorder.finish()
     }
 
+    /// The divergence of a quantized checkpoint's answers from the model's own; none on a part of the dev set.
+    fn divergence(&self, quantized: &Path, compute: &Compute) -> Result<Option<f64>> {
+        if self.experiment.max_dev.is_some() {
+            return Ok(None);
+        }
+        let source = self.experiment.data.with_files([&self.experiment.dev]);
+        let answers = |directory: &Path| Answered::by_checkpoint(directory, &source, compute, |_, _| {});
+        Ok(compare(&answers(&self.experiment.model)?, &answers(quantized)?, 0)?.divergence)
+    }
+
     /// Writes the result of a row.
-    fn finish(
-        &self,
-        row: &Row,
-        full_precision: Measured,
-        evaluations: BTreeMap<usize, Measured>,
-        training: Option<Training>,
-        packing: &Packing,
-    ) -> Result<Box<RowResult>> {
+    fn finish(&self, row: &Row, made: Made, packing: &Packing) -> Result<Box<RowResult>> {
+        let Made { full_precision, evaluations, training, divergence } = made;
         let (paper_mib, [encoder, total]) = self.paper_sizes(row)?;
         let (file_bytes, f32_bytes) = (packing.bytes(&row.id())?.len() as u64, 4 * self.parameters as u64);
         let compression = Compression { encoder, total, file: f32_bytes as f64 / file_bytes as f64 };
@@ -189,11 +198,21 @@ impl Study {
             training,
             full_precision,
             evaluations,
+            divergence,
             sizes: Sizes { paper_mib, file_bytes, f32_bytes, compression },
         });
         result.write(&self.result_path(row))?;
         Ok(Box::new(result))
     }
+}
+
+/// What was measured of a row.
+struct Made {
+    full_precision: Measured,
+    /// By epoch; 0 is before training.
+    evaluations: BTreeMap<usize, Measured>,
+    training: Option<Training>,
+    divergence: Option<f64>,
 }
 
 fn made_differently(path: &Path, difference: &str) -> Error {

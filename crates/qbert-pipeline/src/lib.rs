@@ -10,6 +10,7 @@ pub mod hashes;
 pub mod packed_evaluation;
 pub mod packing;
 pub mod planning;
+pub mod pruning;
 pub mod run;
 
 pub use error::{Error, ErrorKind, Result};

@@ -52,5 +52,5 @@ pub use shared::SharedData;
 pub use source::{DataSource, TaskData, mapping_note};
 pub use stats::DataStatistics;
 pub use task::Task;
-pub use tokenizer::{Pieces, SpecialIds, Tokenizer, VocabOptions};
+pub use tokenizer::{Pieces, PrunedTokenizer, SpecialIds, Tokenizer, VocabOptions};
 pub use values::ValueData;

@@ -50,6 +50,18 @@ impl TokenizerFiles {
         Ok(Self { files })
     }
 
+    /// The same files with some of them replaced, left out where the content is `None`, or added.
+    #[must_use]
+    pub fn with(mut self, changed: impl IntoIterator<Item = (String, Option<Vec<u8>>)>) -> Self {
+        for (name, content) in changed {
+            match content {
+                Some(bytes) => drop(self.files.insert(name, bytes)),
+                None => drop(self.files.remove(&name)),
+            }
+        }
+        self
+    }
+
     /// The content of one file.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.files.get(name).map(Vec::as_slice)

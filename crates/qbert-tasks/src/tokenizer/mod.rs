@@ -11,6 +11,7 @@ mod definition;
 mod directory;
 mod frame;
 mod guard;
+mod prune;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use self::chunks::Cuts;
 use self::definition::{AddedId, limits};
 pub(crate) use self::frame::{Frame, Special};
 use self::guard::guarded;
+pub use self::prune::PrunedTokenizer;
 use crate::error::shortened;
 use crate::ner::Ideographs;
 use crate::{Error, Result};

@@ -147,10 +147,12 @@ impl Inputs<'_> {
     /// Takes the states through a layer.
     fn advance(&self, layer: usize, weights: &[f32], states: &mut States) {
         let States::Kept(states) = states else { return };
-        let (mut activations, mut ranges, no_codes) = (Activations::for_evaluation(), self.ranges, WeightCodes::default());
+        let (mut activations, mut ranges, no_codes) =
+            (Activations::for_evaluation(), self.ranges, WeightCodes::default());
         for (state, batch) in states.iter_mut().zip(self.batches) {
             let integers = Some(Integers { activations: &mut ranges, weights: &no_codes });
-            *state = self.bert.layer_output(self.pass(weights, batch), layer, state, integers, &mut activations).to_vec();
+            *state =
+                self.bert.layer_output(self.pass(weights, batch), layer, state, integers, &mut activations).to_vec();
         }
     }
 
@@ -169,7 +171,8 @@ impl Inputs<'_> {
         // Without codes the pass takes the weights as they are: those of this layer and above are not rounded yet.
         let no_codes = WeightCodes::default();
         for (index, batch) in batches.iter().enumerate() {
-            let (pass, integers) = (self.pass(weights, batch), Integers { activations: &mut collector, weights: &no_codes });
+            let (pass, integers) =
+                (self.pass(weights, batch), Integers { activations: &mut collector, weights: &no_codes });
             match states {
                 States::Kept(states) => {
                     bert.layer_output(pass, layer, &states[index], Some(integers), &mut activations);

@@ -33,7 +33,7 @@ pub struct QatSettings {
     /// Which weights get a gradient.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mask: Mask,
-    /// How the ranges of matrices change in training.
+    /// How the ranges of matrices change in training. The paper finds them again from the weights.
     #[serde(default, skip_serializing_if = "is_default")]
     pub weight_ranges: WeightRanges,
     /// Whether to use dropout as in fine-tuning, as the paper does. Rounding is noise enough: without dropout, 2 bits end
@@ -56,7 +56,7 @@ impl Default for QatSettings {
             compensate: true,
             fit_steps: 0,
             mask: Mask::default(),
-            weight_ranges: WeightRanges::default(),
+            weight_ranges: WeightRanges::Learned(WeightRanges::USUAL_MULTIPLE),
             dropout: false,
             distillation: Some(Distillation::default()),
         }

@@ -1,0 +1,158 @@
+"""Writes docs/results/recipe.md from results/recipe and results/headline: what each piece of the training recipe gives at 2 bits,
+and what the best recipe loses. No number in it is typed by hand.
+
+    python3 reference/render_recipe.py [--check]
+"""
+
+import json
+import math
+import pathlib
+import re
+import statistics
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "results" / "recipe.md"
+TASKS = {"conll03": "CoNLL-03", "sst2": "SST-2", "mnli": "MNLI", "squad": "SQuAD"}
+MODELS = {"minilm": "MiniLM-L6", "gte-small": "gte-small, 12 layers"}
+# By the end of a row's name, after its width.
+PIECES = {
+    "qbert-2.optimal.compensate.distill": "start: refined ranges, compensated, distilled",
+    "qbert-2.optimal.distill": "without compensated rounding",
+    "qbert-2.optimal.compensate": "without distillation",
+    "qbert-2.optimal.compensate.distill.mask-half-step": "mask half a step further out",
+    "qbert-2.optimal.compensate.distill.mask-none": "no mask",
+    "qbert-2-groups-neuron.optimal.compensate.distill": "a range per neuron instead of 128 groups",
+    "qbert-2.optimal.compensate.distill.learned-3": "ranges learned, at 3 times the rate",
+    "qbert-2.optimal.compensate.distill.learned-10": "ranges learned, at 10 times the rate",
+    "qbert-2.optimal.compensate.distill.learned-30": "ranges learned, at 30 times the rate",
+    "qbert-2.optimal.compensate.distill.learned-100": "ranges learned, at 100 times the rate",
+}
+WIDTHS = {"qbert-2-3": "2/3", "qbert-2": "2", "qbert-1.6": "ternary", "qbert-1-2": "1/2"}
+
+
+def read_rows(directory):
+    """Rows by name without the seed, each with its seeds."""
+    found = {}
+    for path in sorted(directory.glob("*.json")):
+        name, _, seed = path.stem.rpartition(".seed")
+        if name:
+            found.setdefault(name, {})[int(seed)] = json.loads(path.read_text())
+    return found
+
+
+def last(row):
+    return row["last"]["metrics"][row["metric"]]
+
+
+def mean_and_error(values):
+    """With the standard error of the mean, where there are several."""
+    error = f" ± {statistics.stdev(values) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):+.2f}{error}"
+
+
+def mean_or_dash(values, form):
+    return form.format(statistics.mean(values)) if values else "–"
+
+
+def ablation(task, rows):
+    start = rows.get("qbert-2.optimal.compensate.distill")
+    if not start:
+        return
+    any_row = next(iter(start.values()))
+    full, metric = any_row["full_precision"][any_row["metric"]], any_row["metric"]
+    steps, batch = any_row["training"]["steps"], any_row["settings"]["budget"]["batch"]
+    yield f"### {TASKS[task]}\n"
+    yield (
+        f"{metric.upper() if metric == 'f1' else metric.capitalize()} {full:.2f} in full precision, {any_row['examples']:,} dev examples, "
+        f"{steps} steps of {batch}.\n"
+    )
+    yield "| recipe | seeds | not trained | trained | against the start | divergence, mnats | against the start |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    for name, title in PIECES.items():
+        if name not in rows:
+            continue
+        own = rows[name]
+        changes = [last(row) - full for row in own.values()]
+        untrained = [row["post_training"][metric] - full for row in own.values()]
+        divergences = [1000 * row["divergence"] for row in own.values() if row.get("divergence") is not None]
+        shared = [seed for seed in own if seed in start]
+        paired = mean_and_error([last(own[seed]) - last(start[seed]) for seed in shared]) if name != next(iter(PIECES)) and shared else ""
+        ratios = [own[seed]["divergence"] / start[seed]["divergence"] for seed in shared if own[seed].get("divergence")]
+        ratio = mean_or_dash(ratios, "{:.2f} ×") if paired else ""
+        cells = [f"{len(own)}", f"{statistics.mean(untrained):+.2f}", f"{statistics.mean(changes):+.2f}", paired, mean_or_dash(divergences, "{:.1f}"), ratio]
+        yield f"| {title} | " + " | ".join(cells) + " |"
+    yield ""
+
+
+def headline(model, tasks):
+    """What the best recipe loses, by task and width."""
+    yield f"### {MODELS[model]}\n"
+    yield "| task | full precision | bits | seeds | not trained | trained | encoder, times smaller | file, MB | training |"
+    yield "|---|---:|---|---:|---:|---:|---:|---:|---|"
+    for task, rows in tasks.items():
+        by_width = {}
+        for name, own in rows.items():
+            width = next((title for start, title in sorted(WIDTHS.items(), key=lambda pair: -len(pair[0])) if name.startswith(f"{start}.") or name.startswith(f"{start}-")), None)
+            if width:
+                by_width[width] = own
+        for width in [width for width in ["2/3", "2", "ternary", "1/2"] if width in by_width]:
+            own = by_width[width]
+            row = next(iter(own.values()))
+            metric = row["metric"]
+            full = row["full_precision"][metric]
+            trained = mean_and_error([last(row) - full for row in own.values()])
+            untrained = statistics.mean(row["post_training"][metric] - full for row in own.values())
+            sizes = row["sizes"]
+            yield (
+                f"| {TASKS[task]}, {metric} | {full:.2f} | {width} | {len(own)} | {untrained:+.2f} | **{trained}** | {sizes['compression']['encoder']:.1f} "
+                f"| {sizes['file_bytes'] / 1e6:.1f} | {row['training']['steps']} steps |"
+            )
+    yield ""
+
+
+def page():
+    yield "# The recipe of low-bit training, measured\n"
+    yield (
+        "`python3 reference/render_recipe.py` writes this page from `results/recipe` and `results/headline`; do not edit it by hand. Every row of "
+        "a table is a file there, with the command that made it; `python3 reference/experiments.py` runs them all.\n"
+    )
+    found = {task: read_rows(ROOT / "results" / "recipe" / task) for task in TASKS}
+    if any(found.values()):
+        yield "## What each piece gives at 2 bits\n"
+        yield (
+            "MiniLM-L6, every encoder matrix at 2 bits, embeddings and activations at 8. Each recipe changes one piece of the start, with the same number of "
+            "steps, the same learning rate and the same order of the data. Columns show points against full precision on the dev set. "
+            "**Against the start** pairs the seeds: the mean difference and its standard error. "
+            "**Divergence** is the mean KL divergence of the answers from those of the full-precision model on the dev set, in thousandths of a nat: it "
+            "separates recipes that the metric cannot tell apart. Smaller is better.\n"
+        )
+    for task, rows in found.items():
+        yield from ablation(task, rows)
+    models = {model: {task: read_rows(ROOT / "results" / "headline" / model / task) for task in TASKS} for model in MODELS}
+    models = {model: {task: rows for task, rows in tasks.items() if rows} for model, tasks in models.items()}
+    if any(models.values()):
+        yield "## What the best recipe loses\n"
+        yield (
+            "Trained with distillation from a compensated start, with learned ranges; embeddings and activations at 8 bits. The 3-bit layers of 2/3 bits, and "
+            "the 2-bit layers of 1/2 bits, are the half with the largest Ω. Points against full precision after the last epoch, on the whole dev set; with "
+            "several seeds, the mean and its standard error.\n"
+        )
+    for model, tasks in models.items():
+        if tasks:
+            yield from headline(model, tasks)
+
+
+def main():
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(page())).rstrip() + "\n"
+    if "--check" in sys.argv[1:]:
+        if not PAGE.exists() or PAGE.read_text() != text:
+            print(f"{PAGE.relative_to(ROOT)} is out of date: run python3 reference/render_recipe.py", file=sys.stderr)
+            return 1
+        return 0
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
