@@ -67,7 +67,7 @@ def ablation(task, rows):
         f"{metric.upper() if metric == 'f1' else metric.capitalize()} {full:.2f} in full precision, {any_row['examples']:,} dev examples, "
         f"{steps} steps of {batch}.\n"
     )
-    yield "| recipe | seeds | not trained | trained | against the start | divergence, mnats | against the start |"
+    yield "| recipe | seeds | not trained | trained | against the start | divergence, mnats | relative to the start |"
     yield "|---|---:|---:|---:|---:|---:|---:|"
     for name, title in PIECES.items():
         if name not in rows:
