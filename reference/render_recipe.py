@@ -113,8 +113,9 @@ def headline(model, tasks):
 
 def page():
     yield "# The recipe of low-bit training, measured\n"
+    sources = " and ".join(f"`results/{name}`" for name in ["recipe", "headline"] if (ROOT / "results" / name).exists())
     yield (
-        "`python3 reference/render_recipe.py` writes this page from `results/recipe` and `results/headline`; do not edit it by hand. Every row of "
+        f"`python3 reference/render_recipe.py` writes this page from {sources}; do not edit it by hand. Every row of "
         "a table is a file there, with the command that made it; `python3 reference/experiments.py` runs them all.\n"
     )
     found = {task: read_rows(ROOT / "results" / "recipe" / task) for task in TASKS}
