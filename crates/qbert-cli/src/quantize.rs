@@ -68,7 +68,7 @@ struct Ranges {
     /// steps; needs no labels. Most useful with --epochs 0.
     #[arg(long, value_name = "STEPS", default_value_t = 0, hide_default_value = true)]
     fit_layers: usize,
-    /// How weight ranges change in training: `learn` by gradient, at 30 times the learning rate or another multiple
+    /// How weight ranges change in training: `learn` by gradient, at 10 times the learning rate or another multiple
     /// (`learn:3`), or `follow` the weights [default: learn].
     #[arg(long, value_name = "HOW")]
     weight_ranges: Option<WeightRanges>,

@@ -146,7 +146,7 @@ struct QuantizationFlags {
     /// Round each weight to its nearest code, instead of compensating for the errors of the others.
     #[arg(long)]
     no_compensate: bool,
-    /// How weight ranges change in training: `learn` by gradient, at 30 times the learning rate or another multiple
+    /// How weight ranges change in training: `learn` by gradient, at 10 times the learning rate or another multiple
     /// (`learn:3`), or `follow` the weights [default: learn].
     #[arg(long, value_name = "HOW")]
     weight_ranges: Option<WeightRanges>,

@@ -89,7 +89,7 @@ pub enum WeightRanges {
 
 impl WeightRanges {
     /// The usual multiple of the learning rate, compared with others in `docs/results/recipe.md`.
-    pub const USUAL_MULTIPLE: f64 = 30.0;
+    pub const USUAL_MULTIPLE: f64 = 10.0;
 }
 
 /// `follow`, `learn` or `learn:3`.
