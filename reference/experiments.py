@@ -85,6 +85,7 @@ RECIPES = {
     "learned ranges, 10": (TWO, [*START, "--weight-ranges", "learn:10"]),
     "learned ranges, 100": (TWO, [*START, "--weight-ranges", "learn:100"]),
     "mask half a step out": (TWO, [*START, "--mask", "half-step"]),
+    "fitted layers": (TWO, [*START, "--weight-ranges", "learn:10", "--fit-layers", "200"]),
 }
 # Pieces that are run with the first seed only: they lose clearly, or lie beyond the best.
 ONE_SEED = ["learned ranges, 100", "mask half a step out"]

@@ -114,6 +114,13 @@ def measure(options, base, layers, treatment):
     }
 
 
+def command(options):
+    """What was called, with the names of results/README.md instead of paths."""
+    words = ["python3 reference/plan_study.py --model tuned --name", options.name, "--task", options.task, "--train"]
+    words += [path.name for path in options.train]
+    return " ".join([*words, "--dev", options.dev.name, "--sensitivity sensitivity.json --work WORK --out results/plans"])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, required=True)
@@ -131,7 +138,7 @@ def main():
     layers = len(sensitivity["layers"])
     path = options.out / f"{options.name}-{options.task}.json"
     result = json.loads(path.read_text()) if path.exists() else {"rules": "docs/results/hessian-rules.md", "rows": []}
-    result |= {"model": options.name, "task": options.task, "rankings": rankings(sensitivity)}
+    result |= {"model": options.name, "task": options.task, "command": command(options), "rankings": rankings(sensitivity)}
     done = {(tuple(row["layers"]), row["treatment"]) for row in result["rows"]}
     options.work.mkdir(parents=True, exist_ok=True)
     base = options.work / "base.toml"

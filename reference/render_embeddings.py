@@ -5,10 +5,10 @@ results/embed-throughput.json; no number in it is typed by hand.
 """
 
 import json
-import pathlib
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from pages import ROOT, finish
+
 PAGE = ROOT / "docs" / "results" / "embeddings.md"
 FIGURE = ROOT / "docs" / "results" / "embeddings.svg"
 SETS = {
@@ -150,14 +150,7 @@ def main():
     wanted = {PAGE: "\n".join(page(networks)).rstrip() + "\n"}
     if len(networks.get("minilm", [])) > 1:
         wanted[FIGURE] = figure(networks["minilm"])
-    if "--check" in sys.argv[1:]:
-        stale = [path.relative_to(ROOT) for path, text in wanted.items() if not path.exists() or path.read_text() != text]
-        for path in stale:
-            print(f"{path} is not what results/ give: run reference/render_embeddings.py")
-        return 1 if stale else 0
-    for path, text in wanted.items():
-        path.write_text(text)
-    return 0
+    return finish(wanted)
 
 
 if __name__ == "__main__":

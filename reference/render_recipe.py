@@ -6,15 +6,13 @@ and what the best recipe loses. No number in it is typed by hand.
 
 import json
 import math
-import pathlib
 import re
 import statistics
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from pages import MODELS, ROOT, TASKS, finish
+
 PAGE = ROOT / "docs" / "results" / "recipe.md"
-TASKS = {"conll03": "CoNLL-03", "sst2": "SST-2", "mnli": "MNLI", "squad": "SQuAD"}
-MODELS = {"minilm": "MiniLM-L6", "gte-small": "gte-small, 12 layers"}
 # By the end of a row's name, after its width.
 PIECES = {
     "qbert-2.optimal.compensate.distill": "start: refined ranges, compensated, distilled",
@@ -146,13 +144,7 @@ def page():
 
 def main():
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(page())).rstrip() + "\n"
-    if "--check" in sys.argv[1:]:
-        if not PAGE.exists() or PAGE.read_text() != text:
-            print(f"{PAGE.relative_to(ROOT)} is out of date: run python3 reference/render_recipe.py", file=sys.stderr)
-            return 1
-        return 0
-    PAGE.write_text(text)
-    return 0
+    return finish({PAGE: text})
 
 
 if __name__ == "__main__":

@@ -5,11 +5,10 @@
     python3 reference/render_scale.py --check     # fails if the page is out of date; part of .ci/run
 """
 import json
-import pathlib
-import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from pages import ROOT, finish, with_region
+
 PAGE = ROOT / "docs/guide/scale.md"
 
 
@@ -57,19 +56,10 @@ def cluster():
 
 
 def main():
-    text = page = PAGE.read_text()
+    text = PAGE.read_text()
     for name, lines in {"ranks": ranks, "parquet": parquet, "cluster": cluster}.items():
-        body = "\n".join(lines())
-        region = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        assert region.search(text), f"{PAGE.name} has no place for {name}"
-        text = region.sub(lambda found: found[1] + (body + "\n" if body else "") + found[2], text)
-    if "--check" in sys.argv[1:]:
-        if text != page:
-            print("docs/guide/scale.md is not what results/ give: run reference/render_scale.py")
-            return 1
-        return 0
-    PAGE.write_text(text)
-    return 0
+        text = with_region(text, name, "\n".join(lines()))
+    return finish({PAGE: text})
 
 
 if __name__ == "__main__":

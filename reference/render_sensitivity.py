@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Writes docs/results/sensitivity.md from results/sensitivity-*.json; no number in it is typed by hand.
 
-    python reference/render_sensitivity.py
+    python3 reference/render_sensitivity.py [--check]
 """
 import json
-import pathlib
+import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-NAMES = {"sst2": "SST-2", "mnli": "MNLI", "conll03": "CoNLL-03", "squad": "SQuAD"}
+from pages import ROOT, TASKS as NAMES, finish, spearman
 
 
 def command(found):
@@ -24,13 +23,6 @@ def command(found):
 
 def number(value):
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
-
-
-def spearman(first, second):
-    places = [{layer: place for place, layer in enumerate(ranking)} for ranking in (first, second)]
-    count = len(first)
-    squares = sum((places[0][layer] - places[1][layer]) ** 2 for layer in places[0])
-    return 1 - 6 * squares / (count * (count ** 2 - 1))
 
 
 def section(name, found):
@@ -76,13 +68,14 @@ def main():
         by_task.setdefault(found["task"], []).append(found)
     for task, seeds in by_task.items():
         for other in seeds[1:]:
-            agreement = spearman(seeds[0]["ranking"], other["ranking"])
+            places = [[found["ranking"].index(layer) for layer in range(len(found["ranking"]))] for found in (seeds[0], other)]
+            agreement = spearman(*places)
             text.append(f"{NAMES[task]}: Spearman's rank correlation of seeds {other['settings']['seed']} and "
                         f"{seeds[0]['settings']['seed']} is {agreement:.2f}.\n")
     for name, found in results.items():
         text += section(name, found)
-    (ROOT / "docs" / "results" / "sensitivity.md").write_text("\n".join(text).rstrip() + "\n", encoding="utf-8")
+    return finish({ROOT / "docs" / "results" / "sensitivity.md": "\n".join(text).rstrip() + "\n"})
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,18 +4,15 @@
     python3 reference/render_serve.py
     python3 reference/render_serve.py --check     # fails if the page is out of date; part of .ci/run
 """
-import argparse
 import json
-import pathlib
-import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from pages import ROOT, finish, with_region
+
 PAGE = ROOT / "docs/guide/serve.md"
 RESULT = ROOT / "results/serve.json"
 TITLES = {"qbert": "`qbert serve`", "fastapi-onnxruntime-int8": "FastAPI, ONNX Runtime int8, one process per core",
           "infinity-onnxruntime-int8": "infinity-emb, ONNX Runtime int8"}
-REGION = re.compile(r"(<!-- serve\.json -->\n).*?(<!-- /serve\.json -->)", re.DOTALL)
 
 
 def duration(milliseconds):
@@ -47,20 +44,9 @@ def rendered(result):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    options = parser.parse_args()
-    text = PAGE.read_text(encoding="utf-8")
-    lines = "\n".join(rendered(json.loads(RESULT.read_text(encoding="utf-8")))) + "\n"
-    new, count = REGION.subn(lambda found: found[1] + lines + found[2], text)
-    if count != 1:
-        sys.exit(f"{PAGE.name} has no region between <!-- serve.json --> and <!-- /serve.json -->")
-    if options.check:
-        if new != text:
-            sys.exit(f"{PAGE.name} is out of date: run python3 reference/render_serve.py")
-    else:
-        PAGE.write_text(new, encoding="utf-8")
+    lines = "\n".join(rendered(json.loads(RESULT.read_text(encoding="utf-8"))))
+    return finish({PAGE: with_region(PAGE.read_text(encoding="utf-8"), "serve.json", lines)})
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

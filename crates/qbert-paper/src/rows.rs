@@ -143,6 +143,14 @@ pub struct Recipe {
     pub mask: Mask,
     /// How the ranges of matrices change.
     pub weight_ranges: WeightRanges,
+    /// Steps for each layer to fit its output to that of the full-precision layer, before training; 0 for none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub fit_steps: usize,
+}
+
+/// Rows from before the setting do not have it.
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl Recipe {
@@ -158,6 +166,9 @@ impl Recipe {
         }
         if let WeightRanges::Learned(multiple) = self.weight_ranges {
             text += &format!(".learned-{multiple}");
+        }
+        if self.fit_steps > 0 {
+            text += &format!(".fitted-{}", self.fit_steps);
         }
         text
     }
@@ -360,9 +371,9 @@ mod tests {
         };
         let plain = row("q-bert:2", None, all(Recipe::default()));
         assert_eq!(plain.id(), "qbert-2.optimal.compensate.distill.seed3");
-        let recipe = Recipe { mask: Mask::HalfStep, weight_ranges: WeightRanges::Learned(10.0) };
+        let recipe = Recipe { mask: Mask::HalfStep, weight_ranges: WeightRanges::Learned(10.0), fit_steps: 200 };
         let learned = row("q-bert:2", None, all(recipe));
-        assert_eq!(learned.id(), "qbert-2.optimal.compensate.distill.mask-half-step.learned-10.seed3");
+        assert_eq!(learned.id(), "qbert-2.optimal.compensate.distill.mask-half-step.learned-10.fitted-200.seed3");
         assert_eq!(Row::baseline().unwrap().id(), "baseline");
         assert_eq!(row("q-bert:2/3", None, trained(false)).id(), "qbert-mp-2-3.min-max.seed1");
         assert_eq!(row("q-bert:2/3-rev", None, trained(true)).id(), "qbert-mp-2-3-rev.min-max.distill.seed1");

@@ -209,9 +209,9 @@ impl Study {
 /// The settings of a row's quantization-aware training other than its budget.
 pub(super) fn quantization(row: &Row) -> QatSettings {
     let (compensate, distill) = (row.treatment.compensate(), row.treatment.distill());
-    let Recipe { mask, weight_ranges } = row.treatment.recipe();
+    let Recipe { mask, weight_ranges, fit_steps } = row.treatment.recipe();
     let distillation = distill.then(Distillation::default);
-    QatSettings { compensate, mask, weight_ranges, distillation, ..QatSettings::default() }
+    QatSettings { compensate, fit_steps, mask, weight_ranges, distillation, ..QatSettings::default() }
 }
 
 fn source(path: &Path) -> Result<Source> {

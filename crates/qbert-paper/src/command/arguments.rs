@@ -98,6 +98,9 @@ pub(super) struct Choice {
     /// or another multiple (`learn:3`).
     #[arg(long, value_name = "HOW", default_value = "follow")]
     pub(super) weight_ranges: WeightRanges,
+    /// Before training, fit each layer's output to that of the full-precision layer, in this many steps.
+    #[arg(long, value_name = "STEPS", default_value_t = 0, hide_default_value = true)]
+    pub(super) fit_layers: usize,
     /// Seeds; every row is trained once with each.
     #[arg(long, value_delimiter = ',', value_name = "N[,N]", default_value = "1")]
     pub(super) seeds: Vec<u64>,
@@ -183,7 +186,7 @@ impl Choice {
             },
             compensate: self.compensate.choices(),
             distill: self.distill.choices(),
-            recipe: Recipe { mask: self.mask.into(), weight_ranges: self.weight_ranges },
+            recipe: Recipe { mask: self.mask.into(), weight_ranges: self.weight_ranges, fit_steps: self.fit_layers },
             seeds: self.seeds.clone(),
             trained,
             names: self.rows.iter().flat_map(|text| names(text)).collect(),

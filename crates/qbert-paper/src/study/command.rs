@@ -17,10 +17,11 @@ impl Study {
         words.extend(row.treatment.ranges().map(|ranges| format!("--ranges {}", ranges.name())));
         words.extend(row.treatment.compensate().then(|| "--compensate".to_owned()));
         words.extend(row.treatment.distill().then(|| "--distill".to_owned()));
-        let Recipe { mask, weight_ranges } = row.treatment.recipe();
+        let Recipe { mask, weight_ranges, fit_steps } = row.treatment.recipe();
         words.extend((mask != Mask::default()).then(|| format!("--mask {}", mask.name())));
         let learned = weight_ranges != WeightRanges::default();
         words.extend(learned.then(|| format!("--weight-ranges {weight_ranges}")));
+        words.extend((fit_steps > 0).then(|| format!("--fit-layers {fit_steps}")));
         match row.treatment {
             RowTreatment::FullPrecision => {}
             RowTreatment::PostTraining { .. } => words.push("--steps 0".to_owned()),
