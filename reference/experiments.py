@@ -14,6 +14,7 @@ DATA is a directory with `sst2`, `mnli`, `conll2003` and `squad`; MODELS has the
 import argparse
 import dataclasses
 import datetime
+import json
 import os
 import pathlib
 import subprocess
@@ -29,6 +30,8 @@ class Job:
     makes: pathlib.Path
     command: list[str]
     needs: list[pathlib.Path] = dataclasses.field(default_factory=list)
+    # Files to copy when it is done: what it wrote, and the name in the results.
+    keeps: list[tuple[pathlib.Path, str]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -110,7 +113,8 @@ def finetune(place, model, task):
     out = tuned(place, model, task)
     command = [str(place.bin / "qbert"), "finetune", "--model", place.models.get(model, model), "--task", task]
     command += [*files(place, task), "--out", str(out), "--batch", "32", "--epochs", str(epochs), "--lr", rate, "--resume"]
-    return Job(f"finetune {model} {task}", tuned_marker(place, model, task), command)
+    keeps = [(out / "metrics.json", f"tuned/{model}-{task}.json")]
+    return Job(f"finetune {model} {task}", tuned_marker(place, model, task), command, keeps=keeps)
 
 
 def rows(place, model, task, out, names, extra):
@@ -177,7 +181,8 @@ def analyze_jobs(place, model, task):
     hessian = [*command, "--data", *files, "--runs", RUNS[model], "--max-examples", "128", "--trace", "4", "--resume"]
     yield Job(f"analyze {model} {task}", out.with_suffix(".hessian"), hessian, [tuned_marker(place, model, task)])
     measured = [*command, "--data", str(place.data / dev), "--method", "kl", "--widths", "1,1.6,2,3,4,8", "--resume"]
-    yield Job(f"measure {model} {task}", analyzed_marker(place, model, task), measured, [out.with_suffix(".hessian")])
+    keeps = [(out / "sensitivity.json", f"analysis/{model}-{task}.json")]
+    yield Job(f"measure {model} {task}", analyzed_marker(place, model, task), measured, [out.with_suffix(".hessian")], keeps)
 
 
 def headline_jobs(place, model, task, seeds):
@@ -224,14 +229,17 @@ def fit_jobs(place, model, task):
             own = out.with_name(f"{out.name}-{steps}")
             command = [str(place.bin / "qbert"), "quantize", "--model", str(tuned(place, model, task)), "--plan", str(plan_file)]
             command += ["--task", task, *files(place, task), "--epochs", "0", "--max-train", "1024", "--fit-layers", steps]
-            yield Job(f"fit {model} {task} {name} {steps}", own / "metrics.json", [*command, "--out", str(own)], [plan_file])
+            keeps = [(own / "metrics.json", f"without-training/{own.name}.json")]
+            yield Job(f"fit {model} {task} {name} {steps}", own.with_suffix(".done"), [*command, "--out", str(own)], [plan_file], keeps)
 
 
 def drop_job(place, model, task):
     """The smallest file that loses at most half a point."""
     out = place.work / "max-drop" / f"{model}-{task}"
     command = [str(place.bin / "qbert"), "run", "--model", str(tuned(place, model, task)), "--task", task, *files(place, task)]
-    return Job(f"max-drop {model} {task}", out / "report.html", [*command, "--max-drop", "0.5", "--out", str(out), "--no-speed"], [tuned_marker(place, model, task)])
+    command += ["--max-drop", "0.5", "--out", str(out), "--no-speed"]
+    keeps = [(out / "plan-search.json", f"max-drop/{model}-{task}.json"), (out / "metrics.json", f"max-drop/{model}-{task}-metrics.json")]
+    return Job(f"max-drop {model} {task}", out / "report.html", command, [tuned_marker(place, model, task)], keeps)
 
 
 def plan_job(place, model, task):
@@ -250,7 +258,9 @@ def sample_jobs(place):
         out = place.work / "samples" / examples
         command = [str(place.bin / "qbert"), "analyze", "--model", str(tuned(place, "minilm", "conll03")), "--task", "conll03"]
         command += ["--data", str(place.data / "conll2003/eng.train"), "--runs", "10", "--fraction", "0.1"]
-        yield Job(f"samples {examples}", out.with_suffix(".done"), [*command, "--max-examples", examples, "--out", str(out), "--resume"], [tuned_marker(place, "minilm", "conll03")])
+        command += ["--max-examples", examples, "--out", str(out), "--resume"]
+        keeps = [(out / "sensitivity.json", f"samples/{examples}.json")]
+        yield Job(f"samples {examples}", out.with_suffix(".done"), command, [tuned_marker(place, "minilm", "conll03")], keeps)
 
 
 def jobs(place):
@@ -294,6 +304,22 @@ def start(place, job, threads):
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
+def spoken(command):
+    """The command with names instead of paths."""
+    return " ".join(pathlib.PurePath(word).name if "/" in word else word for word in command)
+
+
+def keep(place, job):
+    """Copies what a finished job wrote into the results, with its command where the file has none."""
+    for source, name in job.keeps:
+        target = place.results / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        found = {"command": spoken(job.command)} | json.loads(source.read_text())
+        partial = target.with_suffix(".part")
+        partial.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        partial.replace(target)
+
+
 def run(place, wanted, at_once, threads):
     """Runs the jobs, `at_once` at a time, each as soon as what it needs is there. Returns how many failed."""
     waiting = [job for job in wanted if not job.makes.exists()]
@@ -304,6 +330,7 @@ def run(place, wanted, at_once, threads):
                 continue
             del running[job]
             if process.returncode == 0:
+                keep(place, job)
                 job.makes.parent.mkdir(parents=True, exist_ok=True)
                 job.makes.touch()
             else:

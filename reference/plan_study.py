@@ -30,24 +30,22 @@ RATES = {"sst2": "1e-4", "conll03": "3e-4"}
 def rankings(sensitivity):
     """What every layer counts by each ranking, the largest first to get more bits."""
     layers = sorted(sensitivity["layers"], key=lambda layer: layer["layer"])
-    found = {
+    sites = sensitivity["measured"]["sites"]
+
+    def by_layer(figure):
+        """The sum over the matrices of every layer, at 2 bits."""
+        at_low = lambda site: next(width[figure] for width in site["widths"] if width["bits"] == LOW)
+        return [sum(at_low(site) for site in sites if site["layer"] == layer["layer"]) for layer in layers]
+
+    return {
         "omega": [layer["omega"] for layer in layers],
         "mean": [abs(layer["mean"]) for layer in layers],
+        # The trace is per parameter, as `qbert plan --metric trace-error` takes it.
+        "trace": [abs(layer["trace"]) for layer in layers],
+        "trace-error": [abs(layer["trace"]) * error for layer, error in zip(layers, by_layer("error"))],
+        "divergence": by_layer("divergence"),
         "depth": [len(layers) - layer["layer"] for layer in layers],
     }
-    if all(layer.get("trace") is not None for layer in layers):
-        found["trace"] = [layer["trace"] for layer in layers]
-    sites = (sensitivity.get("sites") or {}).get("sites", [])
-    if sites:
-        at_low = lambda site, figure: next(width[figure] for width in site["widths"] if width["bits"] == LOW)
-        by_layer = lambda figure: [
-            sum(at_low(site, figure) for site in sites if site["layer"] == index) for index in range(len(layers))
-        ]
-        found["divergence"] = by_layer("divergence")
-        if "trace" in found:
-            error, size = by_layer("error"), [sum(s["parameters"] for s in sites if s["layer"] == i) for i in range(len(layers))]
-            found["trace-error"] = [t / n * e for t, n, e in zip(found["trace"], size, error)]
-    return found
 
 
 def chosen(values, count):

@@ -25,8 +25,10 @@ PIECES = {
     "qbert-2.optimal.compensate.distill.learned-10": "ranges learned, at 10 times the rate",
     "qbert-2.optimal.compensate.distill.learned-30": "ranges learned, at 30 times the rate",
     "qbert-2.optimal.compensate.distill.learned-100": "ranges learned, at 100 times the rate",
+    "qbert-2.optimal.compensate.distill.learned-10.fitted-200": "ranges learned, at 10 times the rate, from fitted layers",
 }
-WIDTHS = {"qbert-2-3": "2/3", "qbert-2": "2", "qbert-1.6": "ternary", "qbert-1-2": "1/2"}
+# By the method of a row.
+WIDTHS = {"q-bert:2/3": "2/3", "q-bert:2": "2", "q-bert:1.6": "ternary", "q-bert:1/2": "1/2"}
 
 
 def read_rows(directory):
@@ -89,13 +91,11 @@ def headline(model, tasks):
     yield "| task | full precision | bits | seeds | not trained | trained | encoder, times smaller | file, MB | training |"
     yield "|---|---:|---|---:|---:|---:|---:|---:|---|"
     for task, rows in tasks.items():
-        by_width = {}
-        for name, own in rows.items():
-            width = next((title for start, title in sorted(WIDTHS.items(), key=lambda pair: -len(pair[0])) if name.startswith(f"{start}.") or name.startswith(f"{start}-")), None)
-            if width:
-                by_width[width] = own
-        for width in [width for width in ["2/3", "2", "ternary", "1/2"] if width in by_width]:
-            own = by_width[width]
+        by_width = {next(iter(own.values()))["settings"]["method"]: own for own in rows.values()}
+        for method, width in WIDTHS.items():
+            if method not in by_width:
+                continue
+            own = by_width[method]
             row = next(iter(own.values()))
             metric = row["metric"]
             full = row["full_precision"][metric]

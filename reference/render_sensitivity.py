@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/results/sensitivity.md from results/sensitivity-*.json; no number in it is typed by hand.
+"""Writes docs/results/sensitivity.md from results/sensitivity-*.json and results/samples; no number in it is typed by hand.
 
     python3 reference/render_sensitivity.py [--check]
 """
@@ -45,6 +45,27 @@ def section(name, found):
         yield f"> warning: {warning}\n"
 
 
+def negative(found):
+    """How often the eigenvalue of largest size is negative, of how many."""
+    values = [value for layer in found["layers"] for value in layer["eigenvalues"]]
+    return f"{sum(value < 0 for value in values)} of {len(values)}"
+
+
+def samples(results):
+    """What the size of a sample does to Ω, the smallest first."""
+    yield "## What the sample's size changes\n"
+    yield ("CoNLL-03, the checkpoint of `reference/experiments.py`, the same ten samples cut off at different sizes. The last row is the paper's "
+           "own sample: 10 % of the training sentences. `python3 reference/experiments.py --only samples` makes them (`results/samples`).\n")
+    layers = len(results[0]["layers"])
+    yield "| sequences in a sample | " + " | ".join(f"Ω of layer {layer}" for layer in range(layers)) + " | layers from most to least sensitive | agreement of halves | runs whose largest λ is negative | std / mean of λ |"
+    yield "|---:|" + "---:|" * layers + "---|---:|---:|---:|"
+    for found in results:
+        spread = sum(layer["std"] / abs(layer["mean"]) for layer in found["layers"]) / layers
+        yield (f"| {found['runs'][0]['examples']:,} | " + " | ".join(number(layer["omega"]) for layer in found["layers"])
+               + f" | {', '.join(map(str, found['ranking']))} | {found['agreement_of_halves']:.2f} | {negative(found)} | {spread:.2f} |")
+    yield ""
+
+
 def main():
     files = sorted((ROOT / "results").glob("sensitivity-*.json"))
     results = {file.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
@@ -58,10 +79,8 @@ def main():
             "|---|---|---|---|---|---|"]
     for found in results.values():
         omegas = [layer["omega"] for layer in found["layers"]]
-        negative = sum(value < 0 for layer in found["layers"] for value in layer["eigenvalues"])
-        total = sum(len(layer["eigenvalues"]) for layer in found["layers"])
         text.append(f"| {NAMES[found['task']]} | {found['settings']['seed']} | {', '.join(map(str, found['ranking']))} "
-                    f"| {number(max(omegas) / min(omegas))} | {found['agreement_of_halves']:.2f} | {negative} of {total} |")
+                    f"| {number(max(omegas) / min(omegas))} | {found['agreement_of_halves']:.2f} | {negative(found)} |")
     text.append("")
     by_task = {}
     for found in results.values():
@@ -72,6 +91,9 @@ def main():
             agreement = spearman(*places)
             text.append(f"{NAMES[task]}: Spearman's rank correlation of seeds {other['settings']['seed']} and "
                         f"{seeds[0]['settings']['seed']} is {agreement:.2f}.\n")
+    by_size = [json.loads(file.read_text(encoding="utf-8")) for file in (ROOT / "results" / "samples").glob("*.json")]
+    if by_size:
+        text += samples(sorted(by_size, key=lambda found: found["runs"][0]["examples"]))
     for name, found in results.items():
         text += section(name, found)
     return finish({ROOT / "docs" / "results" / "sensitivity.md": "\n".join(text).rstrip() + "\n"})
