@@ -197,6 +197,11 @@ fn vectors_are_those_of_the_matrix() {
     );
     // From Parquet into a matrix.
     succeed(home, "embed small.qbert --data rows.parquet --out vectors.npy");
+    // Flags for columns are refused where the output has none.
+    for (flag, out) in [("--keep id", "--out other.npy"), ("--prefix x_", "--out other.jsonl"), ("--keep id", "")] {
+        let said = fail(home, &format!("embed small.qbert --data rows.parquet {flag} {out}"));
+        assert!(said.contains("is about the columns of a Parquet file"), "{said}");
+    }
     let bytes = std::fs::read(home.join("vectors.npy")).unwrap();
     let last: Vec<f32> =
         bytes[bytes.len() - 4 * 32..].chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();

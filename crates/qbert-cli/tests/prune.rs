@@ -32,7 +32,7 @@ fn prepare(home: &Path) {
     qbert_train::random::Stream::new(1, "test", 0).fill_normal(parameters.values_mut(), 0.1);
     std::fs::create_dir(home.join("tokenizer")).unwrap();
     std::fs::write(home.join("tokenizer/vocab.txt"), vocabulary).unwrap();
-    let decoder = r#"{"do_lower_case": true, "added_tokens_decoder": {"5": {"content": "[SEP]", "special": true}}}"#;
+    let decoder = r#"{"do_lower_case": true, "model_max_length": 512, "added_tokens_decoder": {"5": {"content": "[SEP]", "special": true}}}"#;
     std::fs::write(home.join("tokenizer/tokenizer_config.json"), decoder).unwrap();
     let tokenizer = TokenizerFiles::read(&home.join("tokenizer")).unwrap();
     let labels = ["negative".to_owned(), "positive".to_owned()];
@@ -65,6 +65,28 @@ fn texts_of_the_corpus_get_the_same_bits_from_fewer_rows() {
     assert_eq!((&written["pad_token_id"], &written["sep_token_id"]), (&0.into(), &3.into()));
     let text = succeed(home, "prune model --task sst2 texts.tsv --min-count 2 --out small");
     assert!(text.contains("of 65 tokens") && text.contains("unknown tokens   0, as before"), "{text}");
+}
+
+#[test]
+fn fewer_positions_change_no_bit_of_what_fits() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    prepare(home);
+    let text = succeed(home, "prune model --task sst2 texts.tsv other.tsv --positions 16 --out small");
+    assert!(text.contains("longest text     16 tokens instead of 32"), "{text}");
+    let found = succeed(home, "compare model small --task sst2 --data other.tsv --json -q");
+    assert_eq!(serde_json::from_str::<Value>(&found).unwrap()["logits"]["largest"], 0.0);
+    let smaller = Checkpoint::open(&home.join("small")).unwrap();
+    assert_eq!((smaller.config().position_rows, smaller.config().max_positions), (16, 16));
+    let read = |name: &str| -> Value { serde_json::from_slice(&std::fs::read(home.join(name)).unwrap()).unwrap() };
+    assert_eq!(read("small/config.json")["max_position_embeddings"], 16);
+    assert_eq!(read("small/tokenizer_config.json")["model_max_length"], 16);
+    for (positions, problem) in [("33", "positions for 32 tokens"), ("2", "no room for a text")] {
+        let output = qbert(home, &format!("prune model --task sst2 texts.tsv --positions {positions} --out other"));
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains(problem), "{}", stderr(&output));
+        assert!(!home.join("other").exists());
+    }
 }
 
 #[test]

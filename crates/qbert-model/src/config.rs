@@ -440,6 +440,20 @@ impl Config {
         }
         Self { vocab_size: kept.len(), raw, ..self.clone() }
     }
+
+    /// This configuration with a table of positions for sequences of up to `longest` tokens.
+    #[must_use]
+    pub fn with_positions(&self, longest: usize) -> Self {
+        let rows = self.used_position_rows(longest).end;
+        let mut raw = self.raw.clone();
+        raw.insert(self.family.keys.positions.into(), rows.into());
+        let mut smaller = Self { position_rows: rows, max_positions: longest, raw, ..self.clone() };
+        // What the model's own limit says already is not said twice.
+        if let Some(embedder) = &mut smaller.embedder {
+            embedder.max_length = embedder.max_length.filter(|&own| own < longest);
+        }
+        smaller
+    }
 }
 
 /// `a`, `a and b`, `a, b and c`.

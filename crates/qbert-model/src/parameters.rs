@@ -63,13 +63,15 @@ impl Parameters {
         kept
     }
 
-    /// The same weights with these rows of the word table, in this order; `config` is that of the result.
+    /// The same weights with these rows of the word table, in this order, and as many rows of the position table as `config`
+    /// asks for, from the first; `config` is that of the result.
     ///
     /// # Panics
-    /// If there is no such row, or `config` is for another number of them.
+    /// If there is no such row, or `config` is for another number of words.
     #[must_use]
-    pub fn with_words(&self, config: &Config, rows: &[u32]) -> Self {
-        let (head, words) = (self.layout.head(), Module::table(Embedding::Word).weight());
+    pub fn with_rows(&self, config: &Config, rows: &[u32]) -> Self {
+        let [words, positions] = [Embedding::Word, Embedding::Position].map(|table| Module::table(table).weight());
+        let head = self.layout.head();
         let outputs = self.layout.role(Module::Head.weight()).map_or(0, |parameter| parameter.shape[0]);
         let pooler = self.layout.role(Module::Pooler.weight()).is_some();
         let mut result = Self::zeros(Arc::new(ParameterLayout::new(config, head, outputs, pooler)));
@@ -81,6 +83,8 @@ impl Parameters {
                 let taken = rows.iter().flat_map(|&row| &table[row as usize * width..][..width]);
                 assert_eq!(target.len(), rows.len() * width, "a configuration for another vocabulary");
                 target.iter_mut().zip(taken).for_each(|(target, value)| *target = *value);
+            } else if parameter.role == positions {
+                target.copy_from_slice(&self.get(own)[..target.len()]);
             } else {
                 target.copy_from_slice(self.get(own));
             }

@@ -1,4 +1,5 @@
-//! A checkpoint with a smaller vocabulary: the tokens that some texts use, and those that the tokenizer cannot do without.
+//! A checkpoint with a smaller vocabulary: the tokens that some texts use, and those that the tokenizer cannot do without. On
+//! request also with fewer positions, for models that never read texts as long as they could.
 //!
 //! The word table has a row for every token. It is half of a small encoder and most of a multilingual one, and a model for one
 //! language or one field uses a part of it. The result is a checkpoint like any other.
@@ -6,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use qbert_model::{Checkpoint, Parameters, TokenizerFiles, write_checkpoint};
+use qbert_model::{Checkpoint, Config, Parameters, TokenizerFiles, write_checkpoint};
 use qbert_tasks::{DataSource, Features, PrunedTokenizer, SharedData, Tokenizer};
 use qbert_train::qat::files::is_quantized;
 use serde::Serialize;
@@ -23,6 +24,13 @@ pub struct Pruned {
     /// Tokens that the texts use often enough. The others that stay are special tokens, characters, and what larger pieces are
     /// made from.
     pub used: usize,
+    /// The longest sequence before, in tokens.
+    pub positions: usize,
+    /// And after.
+    pub kept_positions: usize,
+    /// The longest text that an embedder's own files allow, where it is shorter than that: later positions are never used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reachable_positions: Option<usize>,
     /// The model's weights in f32 before, in bytes.
     pub bytes: u64,
     /// And after.
@@ -48,11 +56,22 @@ pub struct Spelling {
     pub still_unknown: usize,
 }
 
-/// Writes the checkpoint with the tokens that occur at least `min_count` times in the data.
+/// What to keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PruneSettings {
+    /// Tokens that occur at least this often in the data.
+    pub min_count: usize,
+    /// Positions for texts of up to this many tokens, special ones included; `None` for all.
+    pub positions: Option<usize>,
+}
+
+/// Writes the checkpoint with the tokens that occur in the data, and the positions that are asked for.
 ///
 /// # Errors
-/// A quantized checkpoint, a tokenizer that cannot spell what it loses, any fault of the model or the data.
-pub fn prune(model: &Path, data: &DataSource, min_count: usize, out: &Path) -> Result<Pruned> {
+/// A quantized checkpoint, more positions than there are, a tokenizer that cannot spell what it loses, any fault of the model or
+/// the data.
+pub fn prune(model: &Path, data: &DataSource, settings: PruneSettings, out: &Path) -> Result<Pruned> {
+    let PruneSettings { min_count, positions } = settings;
     if is_quantized(model)? {
         let message = format!("{}: a quantized checkpoint cannot lose a part of its vocabulary", model.display());
         let hint = "prune the full-precision checkpoint first, then quantize the result".to_owned();
@@ -60,6 +79,9 @@ pub fn prune(model: &Path, data: &DataSource, min_count: usize, out: &Path) -> R
     }
     let checkpoint = Checkpoint::open(model)?;
     let config = checkpoint.config();
+    if let Some(longest) = positions {
+        check_positions(model, config, longest)?;
+    }
     let tokenizer = Tokenizer::for_model(model, config.vocab_size)?;
     let mut shared = SharedData::default();
     let before = shared.load(data.clone(), &tokenizer, None)?.features;
@@ -73,18 +95,45 @@ pub fn prune(model: &Path, data: &DataSource, min_count: usize, out: &Path) -> R
     let texts = spelling([&before, &after], &tokenizer, &pruned)?;
     let parameters = checkpoint.load()?;
     let smaller = config.with_vocabulary(&pruned.kept);
-    let kept = parameters.with_words(&smaller, &pruned.kept);
-    let files = tokenizer_files(checkpoint.tokenizer_files(), &pruned)?;
+    let smaller = positions.map_or_else(|| smaller.clone(), |longest| smaller.with_positions(longest));
+    let kept = parameters.with_rows(&smaller, &pruned.kept);
+    let files = tokenizer_files(checkpoint.tokenizer_files(), &pruned, positions)?;
     write_checkpoint(out, &smaller, &kept, &checkpoint.labels(), &files)?;
     let bytes = |own: &Parameters| 4 * own.values().len() as u64;
     Ok(Pruned {
         tokens: config.vocab_size,
         kept: pruned.kept.len(),
         used: used.len(),
+        positions: config.max_positions,
+        kept_positions: smaller.max_positions,
+        reachable_positions: reachable_positions(&smaller),
         bytes: bytes(&parameters),
         kept_bytes: bytes(&kept),
         texts,
     })
+}
+
+/// The longest text that the files of an embedder allow, where the model has positions for longer ones.
+fn reachable_positions(config: &Config) -> Option<usize> {
+    let longest = config.embedder.as_ref()?.max_length?;
+    (config.position_rows > 0 && longest < config.max_positions).then_some(longest)
+}
+
+fn check_positions(model: &Path, config: &Config, longest: usize) -> Result<()> {
+    let (model, most) = (model.display(), config.max_positions);
+    let (message, hint) = if config.position_rows == 0 {
+        let message = format!("{model}: this model computes positions, so there is no table of them to make smaller");
+        (message, "leave the number of positions out".to_owned())
+    } else if longest > most {
+        let message = format!("{model}: there are positions for {most} tokens, so {longest} cannot stay");
+        (message, format!("ask for at most {most}"))
+    } else if longest < 3 {
+        let message = format!("positions for {longest} tokens leave no room for a text between the special tokens");
+        (message, "ask for the longest text that the model should read, with its special tokens".to_owned())
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::BadInput, message, hint))
 }
 
 /// Looks at what became of the texts.
@@ -117,12 +166,16 @@ fn spelling([before, after]: [&Features; 2], tokenizer: &Tokenizer, pruned: &Pru
 }
 
 /// The files of the smaller tokenizer. Those that only repeat the vocabulary in a form that qbert does not read are left out.
-fn tokenizer_files(files: &TokenizerFiles, pruned: &PrunedTokenizer) -> Result<TokenizerFiles> {
+fn tokenizer_files(
+    files: &TokenizerFiles,
+    pruned: &PrunedTokenizer,
+    positions: Option<usize>,
+) -> Result<TokenizerFiles> {
     let mut changed = vec![("tokenizer.json".to_owned(), Some(pruned.tokenizer.to_json()?.into_bytes()))];
     for (name, bytes) in files.iter() {
         let content = match name {
             "vocab.txt" => pruned.tokenizer.vocab_file().map(String::into_bytes),
-            "tokenizer_config.json" | "added_tokens.json" => Some(pruned.side_file(name, bytes)?),
+            "tokenizer_config.json" | "added_tokens.json" => Some(pruned.side_file(name, bytes, positions)?),
             "vocab.json" | "merges.txt" | "sentencepiece.bpe.model" | "spiece.model" => None,
             _ => continue,
         };

@@ -52,6 +52,21 @@ fn renaming(text: &str) -> std::result::Result<(String, String), String> {
 }
 
 impl RowOptions {
+    /// Refuses what is about columns of the output, for outputs without columns.
+    pub(crate) fn check_no_columns(&self) -> Result<()> {
+        let flag = match (&self.keep, self.prefix.as_str()) {
+            (Some(_), _) => "--keep",
+            (None, "") => return Ok(()),
+            (None, _) => "--prefix",
+        };
+        let message = format!("{flag} is about the columns of a Parquet file, and this output has none");
+        Err(Error::new(
+            ErrorKind::BadInput,
+            message,
+            "write to a file that ends in .parquet, or leave it out".to_owned(),
+        ))
+    }
+
     /// The name of the column for an input, and whether it was given.
     fn column(&self, input: &str) -> (String, bool) {
         let given = self.column.iter().rev().find(|(own, _)| own == input);

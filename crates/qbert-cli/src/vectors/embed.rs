@@ -74,8 +74,15 @@ impl Form {
 }
 
 pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
-    let Some(path) = &options.out else { return to_stdout(options) };
-    let form = options.format.map_or_else(|| Form::of(path), Ok)?;
+    let form = match (&options.out, options.format) {
+        (Some(path), None) => Some(Form::of(path)?),
+        (_, form) => form,
+    };
+    #[cfg(feature = "parquet")]
+    if form != Some(Form::Parquet) {
+        options.rows.check_no_columns()?;
+    }
+    let (Some(path), Some(form)) = (&options.out, form) else { return to_stdout(options) };
     atomic::check_file(path)?;
     let session = options.model.open()?;
     let settings = options.model.embed_options(&session);

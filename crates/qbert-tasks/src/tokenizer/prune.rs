@@ -65,11 +65,12 @@ impl Tokenizer {
 }
 
 impl PrunedTokenizer {
-    /// A file beside the vocabulary (`tokenizer_config.json`, `added_tokens.json`) with the new ids in place of the old ones.
+    /// A file beside the vocabulary (`tokenizer_config.json`, `added_tokens.json`) with the new ids in place of the old ones, and
+    /// with texts limited to `longest` tokens: other programs trust the file's limit to be within the model's.
     ///
     /// # Errors
     /// [`crate::Error::Tokenizer`] when it is no JSON object.
-    pub fn side_file(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>> {
+    pub fn side_file(&self, name: &str, bytes: &[u8], longest: Option<usize>) -> Result<Vec<u8>> {
         let mut fields: Map<String, Value> =
             serde_json::from_slice(bytes).map_err(|error| unusable(name, &error.to_string()))?;
         let renumbered = Renumbered::new(&self.kept);
@@ -77,6 +78,11 @@ impl PrunedTokenizer {
             let old = std::mem::take(decoder);
             let new = |id: &str| renumbered.id(id.parse().ok()?);
             decoder.extend(old.into_iter().filter_map(|(id, entry)| Some((new(&id)?.to_string(), entry))));
+        }
+        if let (Some(longest), Some(limit)) = (longest, fields.get_mut("model_max_length"))
+            && limit.as_f64().is_some_and(|limit| limit > longest as f64)
+        {
+            *limit = longest.into();
         }
         if name == "added_tokens.json" {
             fields.values_mut().for_each(|id| renumbered.value(id));
