@@ -161,7 +161,8 @@ def precision_jobs(place, task):
 HEADLINE = {"conll03": (3, "3e-4"), "sst2": (1, "1e-4"), "mnli": (1, "1.5e-4"), "squad": (1, "2e-4")}
 # The recipe of the headline rows: what the ablation finds best (docs/results/recipe.md).
 BEST = [*START, "--weight-ranges", "learn:10"]
-WIDTHS = ["q-bert:2/3", "q-bert:2", "q-bert:1/2", "q-bert:1.6"]
+# By the name of their row: a method such as q-bert:2/3 has several, with more or fewer layers at 3 bits.
+WIDTHS = {"2/3": "qbert-mp-2-3", "2": "q-bert:2", "1/2": "q-bert:1/2", "1.6": "q-bert:1.6"}
 
 
 def analysis(place, model, task):
@@ -189,11 +190,11 @@ def headline_jobs(place, model, task, seeds):
     """The best recipe at every width, one job for each row. Only MiniLM goes below 2 bits with every seed."""
     epochs, rate = HEADLINE[task]
     for seed in seeds:
-        for width in WIDTHS:
-            if width in ["q-bert:1/2", "q-bert:1.6"] and (model != "minilm" or (width == "q-bert:1.6" and seed != "1")):
+        for width, row in WIDTHS.items():
+            if width in ["1/2", "1.6"] and (model != "minilm" or (width == "1.6" and seed != "1")):
                 continue
-            name = f"headline {model} {task} {width.removeprefix('q-bert:')} {seed}"
-            command = rows(place, model, task, place.results / "headline" / model, [width], BEST)
+            name = f"headline {model} {task} {width} {seed}"
+            command = rows(place, model, task, place.results / "headline" / model, [row], BEST)
             command += ["--sensitivity", str(analysis(place, model, task) / "sensitivity.json")]
             command += ["--epochs", str(epochs), "--lr", rate, "--seeds", seed]
             yield Job(name, place.work / "done" / name.replace(" ", "-").replace("/", "-"), command, [analyzed_marker(place, model, task)])

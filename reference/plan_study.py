@@ -22,7 +22,7 @@ LOW, HIGH = 2, 3
 RANDOM_PLANS = 10
 TREATMENTS = {
     "not trained": ["--epochs", "0", "--max-train", "1024"],
-    "distilled": ["--epochs", "1", "--max-train", str(32 * 200), "--batch", "32", "--seed", "1"],
+    "distilled": ["--epochs", "1", "--max-train", str(32 * 200), "--batch", "32", "--seed", "1", "--keep-last"],
 }
 RATES = {"sst2": "1e-4", "conll03": "3e-4"}
 

@@ -21,6 +21,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("qat.calibration", "--range-batches"),
     ("qat.freeze", "--range-freeze"),
     ("qat.distillation", "--distill"),
+    ("qat.learn_pairs", "--learn-pairs"),
     ("qat.distillation.temperature", "--temperature"),
     ("analysis.runs", "--runs"),
     ("analysis.fraction", "--fraction"),

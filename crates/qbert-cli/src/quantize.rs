@@ -8,7 +8,7 @@ use qbert_pipeline::packing::{self, Packing};
 use qbert_pipeline::planning;
 use qbert_quant::{Mask, RangeMethod};
 use qbert_train::qat::distill::Distillation;
-use qbert_train::qat::run::{Quantize, quantize, recipe};
+use qbert_train::qat::run::{Judging, Quantize, quantize_with, recipe};
 use qbert_train::qat::student::QatSettings;
 use qbert_train::qat::weights::WeightRanges;
 use qbert_train::trainer::Outcome;
@@ -40,6 +40,9 @@ pub(crate) struct Options {
     ranges: Ranges,
     #[command(flatten)]
     teacher: Teacher,
+    /// Keep the model of the last epoch. Otherwise the best on the dev data is kept, which may be the one before training.
+    #[arg(long, help_heading = "Training")]
+    keep_last: bool,
     /// Use dropout, as in fine-tuning.
     #[arg(long, help_heading = "Training")]
     dropout: bool,
@@ -108,6 +111,10 @@ struct Teacher {
     /// Weights of the loss: labels, the teacher's answers, hidden states, attention.
     #[arg(long, value_name = "L,A,H,P", value_parser = weights)]
     distill: Option<[f64; 4]>,
+    /// With --task embed: learn from the pairs of the training files, too, not from the texts alone. Pairs with a score
+    /// should have cosines in the order of their scores, others should be nearest to each other.
+    #[arg(long)]
+    learn_pairs: bool,
     /// Temperature of the answers.
     #[arg(long, value_name = "T", conflicts_with = "no_distill")]
     temperature: Option<f64>,
@@ -148,13 +155,15 @@ pub(crate) fn run(options: &Options, quiet: bool) -> Result<String> {
         fit_steps: options.ranges.fit_layers,
         mask: options.ranges.mask.map_or(usual.mask, Mask::from),
         weight_ranges: options.ranges.weight_ranges.unwrap_or(usual.weight_ranges),
+        learn_pairs: options.teacher.learn_pairs,
         dropout: options.dropout,
         distillation: options.teacher.settings(),
     };
     let job = Quantize { job: training.job(recipe, options.resume, quiet)?, plan, settings };
     let compute = compute(training.threads)?;
     let mut progress = Progress::new("quantize", quiet).stoppable().saving_every(training.save_every());
-    let outcome = quantize(&job, &compute, &mut progress)?;
+    let judging = Judging { keep_last: options.keep_last, ..Judging::default() };
+    let outcome = quantize_with(&job, judging, &compute, &mut progress)?;
     drop(progress);
     if compute.writes() {
         let packing = Packing::trained(training.out(), job.job.data.task, &stop::command())?;

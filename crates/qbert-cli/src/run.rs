@@ -150,6 +150,10 @@ struct QuantizationFlags {
     /// (`learn:3`), or `follow` the weights [default: learn].
     #[arg(long, value_name = "HOW")]
     weight_ranges: Option<WeightRanges>,
+    /// With --task embed: learn from the pairs of the training files, too, not from the texts alone. Pairs with a score
+    /// should have cosines in the order of their scores, others should be nearest to each other.
+    #[arg(long)]
+    learn_pairs: bool,
 }
 
 /// Does the run for a program that shows its progress itself; `command` is what the program was asked, for the record.
@@ -283,6 +287,7 @@ impl Options {
             job.qat.distillation = None;
         }
         job.qat.compensate &= !own.no_compensate;
+        job.qat.learn_pairs |= own.learn_pairs;
         job.qat.weight_ranges = own.weight_ranges.unwrap_or(job.qat.weight_ranges);
         let analysis = &self.analysis;
         job.analysis.runs = analysis.runs.unwrap_or(job.analysis.runs);

@@ -18,12 +18,28 @@ pub enum Targets {
     LabelSets(Vec<Vec<u32>>),
     /// A value per sequence.
     Values(Vec<f32>),
-    /// A vector per sequence, this many: as near as can be to another model's.
-    Vectors(usize),
+    /// A vector per sequence: as near as can be to another model's.
+    Vectors {
+        /// How many there are.
+        count: usize,
+        /// What is known of some of them, if it is to be learned.
+        pairs: Vec<LabelledPair>,
+    },
     /// One label per token; `None` for tokens without one (special tokens, later pieces of a word).
     Tokens(Vec<Option<u32>>),
     /// First and last token of the answer, counted from the start of each sequence.
     Spans(Vec<(u32, u32)>),
+}
+
+/// Two sequences of a batch that belong together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LabelledPair {
+    /// The place of the first.
+    pub first: usize,
+    /// The place of the second.
+    pub second: usize,
+    /// How similar they are, on a scale of which only the order counts; `None` if they are just meant to be near each other.
+    pub score: Option<f64>,
 }
 
 impl Targets {
@@ -34,7 +50,7 @@ impl Targets {
             Self::Sequences(labels) => labels.len(),
             Self::LabelSets(sets) => sets.len(),
             Self::Values(values) => values.len(),
-            Self::Vectors(count) => *count,
+            Self::Vectors { count, .. } => *count,
             Self::Tokens(labels) => labels.iter().flatten().count(),
             Self::Spans(spans) => spans.len(),
         }
@@ -82,7 +98,8 @@ impl Targets {
             Self::Sequences(labels) => Self::Sequences(labels[sequences].to_vec()),
             Self::LabelSets(sets) => Self::LabelSets(sets[sequences].to_vec()),
             Self::Values(values) => Self::Values(values[sequences].to_vec()),
-            Self::Vectors(_) => Self::Vectors(sequences.len()),
+            // Both texts of a pair may be in different parts, so only the whole knows pairs.
+            Self::Vectors { .. } => Self::Vectors { count: sequences.len(), pairs: Vec::new() },
             Self::Tokens(labels) => Self::Tokens(labels[tokens].to_vec()),
             Self::Spans(spans) => Self::Spans(spans[sequences].to_vec()),
         }

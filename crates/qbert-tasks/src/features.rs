@@ -1,9 +1,11 @@
 //! A data set encoded for a model: batches in, predictions and metrics out.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, LabelledPair, Targets};
+use crate::embed::{EmbedAim, EmbedData, TextPair};
 use crate::encoded::Encoded;
 use crate::kinds::{Dataset, Encoding, Evaluation, Output, Predictions};
 use crate::{Error, Labels, Result, Tokenizer};
@@ -91,6 +93,47 @@ impl Features {
             batch.targets = self.encoding.targets(indices)?;
         }
         Ok(batch)
+    }
+
+    /// The sequences that belong into one batch if pairs are learned: the two of every pair, all others alone. `None` if the
+    /// data has no pairs.
+    pub fn pairs_together(&self) -> Option<Vec<Vec<usize>>> {
+        let pairs = self.text_pairs()?;
+        let mut is_paired = vec![false; self.len()];
+        for pair in pairs {
+            is_paired[pair.first] = true;
+            is_paired[pair.second] = true;
+        }
+        let alone = (0..self.len()).filter(|&index| !is_paired[index]).map(|index| vec![index]);
+        Some(pairs.iter().map(|pair| vec![pair.first, pair.second]).chain(alone).collect())
+    }
+
+    /// A batch of these sequences with vectors as targets, and the pairs of which it has both texts.
+    ///
+    /// # Errors
+    /// As [`Features::batch`].
+    pub fn batch_with_pairs(&self, indices: &[usize]) -> Result<Batch> {
+        let mut batch = self.batch(indices, true)?;
+        if let (Targets::Vectors { pairs, .. }, Some(known)) = (&mut batch.targets, self.text_pairs()) {
+            let places: HashMap<usize, usize> =
+                indices.iter().enumerate().map(|(place, &index)| (index, place)).collect();
+            // Texts of pairs stand in the order of the pairs, so a text leads to its pair.
+            for (place, index) in indices.iter().enumerate() {
+                let own = known.binary_search_by_key(index, |pair| pair.first).ok().map(|own| known[own]);
+                if let Some((pair, &second)) = own.and_then(|pair| Some((pair, places.get(&pair.second)?))) {
+                    pairs.push(LabelledPair { first: place, second, score: pair.score });
+                }
+            }
+        }
+        Ok(batch)
+    }
+
+    /// The pairs of a data set of texts, if it has any.
+    fn text_pairs(&self) -> Option<&[TextPair]> {
+        match &*self.dataset {
+            Dataset::Embed(EmbedData { aim: EmbedAim::Pairs(pairs), .. }) => Some(pairs),
+            _ => None,
+        }
     }
 
     /// The first batches of `size` sequences in the order of the data, without targets, at most `most`.

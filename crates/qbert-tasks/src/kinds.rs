@@ -345,7 +345,7 @@ impl Encoding {
             Self::Classify(labels) => classify::targets(labels, indices),
             Self::MultiLabel(sets) => multilabel::targets(sets, indices),
             Self::Values(values) => values::targets(values, indices),
-            Self::Embed => Ok(Targets::Vectors(indices.len())),
+            Self::Embed => Ok(Targets::Vectors { count: indices.len(), pairs: Vec::new() }),
             Self::Ner(windows) => Ok(ner::targets(windows, indices)),
             Self::Qa(windows) => qa::targets(windows, indices),
         }

@@ -35,7 +35,7 @@ mod task;
 mod tokenizer;
 pub mod values;
 
-pub use batch::{Batch, Targets};
+pub use batch::{Batch, LabelledPair, Targets};
 pub use classify::{ClassifyData, ClassifyExample};
 pub use embed::EmbedData;
 pub use encoded::Encoded;

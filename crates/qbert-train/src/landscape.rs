@@ -136,7 +136,8 @@ struct Plane<'a> {
 impl Plane<'_> {
     fn keep_own_vectors(&mut self) {
         let (bert, weights) = (&self.loaded.bert, self.loaded.weights.values());
-        for (batch, _) in self.sample.batches().iter().filter(|(batch, _)| matches!(batch.targets, Targets::Vectors(_)))
+        for (batch, _) in
+            self.sample.batches().iter().filter(|(batch, _)| matches!(batch.targets, Targets::Vectors { .. }))
         {
             bert.forward(self.compute, weights, batch, Mode::Evaluate, &mut self.activations);
             self.own_vectors.push(self.activations.logits.clone());

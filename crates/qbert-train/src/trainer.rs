@@ -75,9 +75,9 @@ pub trait Watch {
 pub struct Outcome {
     /// The metric's name.
     pub metric: &'static str,
-    /// The best value of the metric, in percent.
+    /// The metric of the model that is kept, in percent: the best one, unless the last was asked for.
     pub best: f64,
-    /// After which epoch, counted from 1; 0 for a quantized model before its first step.
+    /// After which epoch that was, counted from 1; 0 for a quantized model before its first step.
     pub best_epoch: usize,
     /// Optimizer steps.
     pub steps: usize,
@@ -110,6 +110,8 @@ pub struct Trainer<'a> {
     /// The metric in full precision, if it is known already.
     full_precision: Option<f64>,
     keeps_last: bool,
+    /// The metric of the last epoch and its number, if that model is the one to keep.
+    last: Option<(f64, usize)>,
     /// How the run ended, if it was already finished when it was resumed.
     finished: Option<Outcome>,
     /// Two runs in one directory would undo each other's work.
@@ -168,6 +170,7 @@ impl<'a> Trainer<'a> {
             student,
             full_precision: None,
             keeps_last: false,
+            last: None,
             finished: None,
             lock: None,
         };
@@ -209,7 +212,7 @@ impl<'a> Trainer<'a> {
             let state = self.state_path();
             std::fs::remove_file(&state).map_err(|source| Error::Io { path: state, action: "remove", source })?;
         }
-        let (best, best_epoch) = self.position.best.unwrap_or((0.0, 0));
+        let (best, best_epoch) = self.last.or(self.position.best).unwrap_or((0.0, 0));
         let metric = self.run.dev.metric();
         Ok(Outcome { metric, best, best_epoch, steps: self.position.steps, before: self.position.before })
     }
@@ -217,8 +220,7 @@ impl<'a> Trainer<'a> {
     /// The steps of an epoch, counted from 0, that are left.
     fn train_epoch(&mut self, epoch: usize, watch: &mut dyn Watch) -> Result<()> {
         let (per_epoch, total) = (self.per_epoch, self.schedule.total);
-        let mut order: Vec<usize> = (0..self.run.train.len()).collect();
-        Stream::new(self.settings.seed, "order", epoch as u64).shuffle(&mut order);
+        let order = self.order_of(epoch);
         let (mut saved, save_every) = (Instant::now(), watch.save_every().unwrap_or(SAVE_EVERY));
         while self.position.steps < ((epoch + 1) * per_epoch).min(total) {
             let within = self.position.steps - epoch * per_epoch;
@@ -239,6 +241,22 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
+    /// The sequences in the order of an epoch. Pairs that are learned stay together, but for those that a batch ends between.
+    fn order_of(&self, epoch: usize) -> Vec<usize> {
+        let mut stream = Stream::new(self.settings.seed, "order", epoch as u64);
+        if let Some(mut together) = self.run.train.pairs_together().filter(|_| self.learns_pairs()) {
+            stream.shuffle(&mut together);
+            return together.concat();
+        }
+        let mut order: Vec<usize> = (0..self.run.train.len()).collect();
+        stream.shuffle(&mut order);
+        order
+    }
+
+    fn learns_pairs(&self) -> bool {
+        self.student.as_ref().is_some_and(Student::learns_pairs)
+    }
+
     /// Whether to stop: ranks do so together.
     fn is_stopped(&self, watch: &mut dyn Watch) -> bool {
         let own = watch.stop();
@@ -255,6 +273,7 @@ impl<'a> Trainer<'a> {
         if best {
             self.position.best = Some((evaluation.value, epoch));
         }
+        self.last = self.keeps_last.then_some((evaluation.value, epoch));
         if best || self.keeps_last {
             self.write_kept(epoch, &evaluation)?;
         }
@@ -296,7 +315,10 @@ impl<'a> Trainer<'a> {
         zero(self.compute, &mut self.gradients);
         let (mut loss, mut tokens) = (0.0, 0);
         let parts = indices.chunks(self.settings.batch);
-        let batches = parts.map(|part| self.run.train.batch(part, true)).collect::<qbert_tasks::Result<Vec<_>>>()?;
+        let (train, learns_pairs) = (self.run.train, self.learns_pairs());
+        let batches =
+            parts.map(|part| if learns_pairs { train.batch_with_pairs(part) } else { train.batch(part, true) });
+        let batches = batches.collect::<qbert_tasks::Result<Vec<_>>>()?;
         let (bert, compute) = (self.run.bert, &self.passes);
         batches.iter().try_for_each(|batch| bert.check(batch))?;
         // Every sequence (token, span) counts alike, though the last micro-batch may be smaller than the others.

@@ -30,7 +30,7 @@ impl Model {
         config.embedder = Some(embedder);
         let bert = Bert::new(&config, Arc::clone(weights.layout())).unwrap();
         let mut batch = Golden::open("tiny_sequence.safetensors").batch();
-        batch.targets = Targets::Vectors(batch.sequences());
+        batch.targets = Targets::Vectors { count: batch.sequences(), pairs: Vec::new() };
         bert.check(&batch).unwrap();
         let weights = weights.values().to_vec();
         let mut model = Self { compute: compute(2), bert, weights, batch, own: Vec::new() };

@@ -81,6 +81,8 @@ def quantize(
     qat_max_train: int | str | None = None,
     distill: bool = True,
     compensate: bool = True,
+    weight_ranges: str | None = None,
+    learn_pairs: bool = False,
     # the rest
     figures: bool = True,
     speed: bool = True,
@@ -116,10 +118,11 @@ def quantize(
     Raises ``MissedLimitError`` if no plan keeps ``max_drop``; the run is done all the same, and ``qbert.open_run`` opens it.
     """
     given = dict(locals())
-    for name in ("train", "dev", "progress", "finetune", "distill", "compensate", "figures", "speed", "max_length"):
+    for name in ("train", "dev", "progress", "finetune", "distill", "compensate", "learn_pairs", "figures", "speed", "max_length"):
         del given[name]
     switches = {
         "finetune": finetune,
+        "learn-pairs": learn_pairs,
         "no-distill": not distill,
         "no-compensate": not compensate,
         "no-figures": not figures,

@@ -260,7 +260,7 @@ impl Bert {
             Targets::Sequences(targets) => (targets.len(), batch.sequences(), Head::SequenceClassification),
             Targets::LabelSets(sets) => (sets.len(), batch.sequences(), Head::SequenceClassification),
             Targets::Values(values) => (values.len(), batch.sequences(), Head::SequenceClassification),
-            Targets::Vectors(count) => (*count, batch.sequences(), Head::None),
+            Targets::Vectors { count, .. } => (*count, batch.sequences(), Head::None),
             Targets::Tokens(targets) => (targets.len(), batch.tokens(), Head::TokenClassification),
             Targets::Spans(targets) => (targets.len(), batch.sequences(), Head::QuestionAnswering),
         };
@@ -287,7 +287,7 @@ impl Bert {
                 }
                 None
             }
-            Targets::None | Targets::Vectors(_) => None,
+            Targets::None | Targets::Vectors { .. } => None,
         };
         match outside {
             Some((target, limit)) => problem(format!("target {target}, but only 0 to {} are possible", limit - 1)),

@@ -37,7 +37,7 @@ pub fn answers(
         }
         return share * total;
     }
-    if let Targets::Vectors(count) = batch.targets {
+    if let Targets::Vectors { count, .. } = batch.targets {
         let mut total = 0.0;
         let rows = student.chunks_exact(labels).zip(teacher.chunks_exact(labels));
         for (d, (s, t)) in d_logits.chunks_exact_mut(labels).zip(rows) {
@@ -103,7 +103,7 @@ pub fn answer_divergence((student, teacher): (&[f32], &[f32]), batch: &Batch, la
         let squares = student.iter().zip(teacher).map(|(s, t)| (f64::from(*s) - f64::from(*t)).powi(2));
         return (squares.sum(), values.len());
     }
-    if let Targets::Vectors(count) = batch.targets {
+    if let Targets::Vectors { count, .. } = batch.targets {
         let rows = student.chunks_exact(labels).zip(teacher.chunks_exact(labels));
         let distance = |(s, t): (&[f32], &[f32])| {
             let squares = s.iter().zip(t).map(|(s, t)| (f64::from(*s) - f64::from(*t)).powi(2));

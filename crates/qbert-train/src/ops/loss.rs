@@ -7,6 +7,7 @@
 
 use libm::{exp, log};
 
+use super::pairs;
 use crate::batch::{Batch, Targets};
 
 /// The loss of a batch: the mean, and how many terms went into it.
@@ -34,9 +35,10 @@ pub fn cross_entropy(logits: &mut [f32], batch: &Batch, labels: usize, scale: f6
             rows(logits, labels, targets.iter().copied(), labelled, scale)
         }
         // Compared with themselves, vectors lose nothing; only how the loss bends tells something.
-        Targets::Vectors(count) => {
+        Targets::Vectors { count, pairs: known } => {
+            let vectors = logits.to_vec();
             logits.fill(0.0);
-            Loss { mean: 0.0, terms: *count }
+            Loss { mean: pairs::loss(&vectors, labels, known, scale, logits), terms: *count }
         }
         Targets::LabelSets(sets) => label_sets(logits, labels, sets, scale),
         Targets::Values(values) => squared_errors(logits, values, scale),
@@ -66,7 +68,7 @@ pub fn cross_entropy_tangent(logits: &[f32], tangent: &mut [f32], batch: &Batch,
             let weight = 2.0 * scale / values.len().max(1) as f64;
             tangent.iter_mut().for_each(|tangent| *tangent = (weight * f64::from(*tangent)) as f32);
         }
-        Targets::Vectors(count) => {
+        Targets::Vectors { count, .. } => {
             for (row, tangent) in logits.chunks_exact(labels).zip(tangent.chunks_exact_mut(labels)) {
                 let weight = 2.0 * scale * vector_share(row, *count);
                 tangent.iter_mut().for_each(|tangent| *tangent = (weight * f64::from(*tangent)) as f32);
@@ -219,7 +221,7 @@ pub(super) fn softmaxes(batch: &Batch, labels: usize) -> Vec<Softmax> {
     let row = |index: usize| Softmax { first: index * labels, step: 1, count: labels, or_not: false };
     match &batch.targets {
         // Vectors and values have no probabilities: distillation compares them as they are.
-        Targets::None | Targets::Vectors(_) => Vec::new(),
+        Targets::None | Targets::Vectors { .. } => Vec::new(),
         Targets::Sequences(targets) => (0..targets.len()).map(row).collect(),
         Targets::LabelSets(sets) => {
             let single = |first: usize| Softmax { first, step: 1, count: 1, or_not: true };

@@ -18,6 +18,7 @@ pub mod embedding;
 pub mod gated;
 pub mod linear;
 pub mod loss;
+pub mod pairs;
 pub mod pooler;
 pub mod quantize;
 pub mod residual_norm;

@@ -119,7 +119,7 @@ impl Teacher {
         let softened = |logits: (&[f32], &[f32]), d_logits: &mut [f32]| {
             let soft = distill::answers(logits, whole, bert.outputs(), (temperature, scale * answers), d_logits);
             let alike = match whole.targets {
-                Targets::Vectors(_) if similarities > 0.0 => {
+                Targets::Vectors { .. } if similarities > 0.0 => {
                     distill::similarities(logits, bert.outputs(), scale * similarities, d_logits)
                 }
                 _ => 0.0,

@@ -2,11 +2,11 @@
 
 use qbert_kernels::Compute;
 use qbert_quant::Plan;
-use qbert_tasks::Task;
+use qbert_tasks::{Features, Output, Task};
 
 use super::Quantization;
 use super::student::{QatSettings, Student};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::evaluate::{self, Evaluation};
 use crate::finetune::{Finetune, Prepared, TrainingData};
 use crate::trainer::{Outcome, Run, Settings, Trainer, Watch};
@@ -86,6 +86,20 @@ pub fn full_precision_on(
     Ok(run.dev.score(&predictions, run.labels)?)
 }
 
+/// Refuses settings that leave nothing to learn from this data.
+fn check_labels(settings: &QatSettings, train: &Features) -> Result<()> {
+    if settings.learn_pairs && train.pairs_together().is_none() {
+        let rule =
+            "the training data has no pairs of texts: give files with two texts in a row, with or without a score";
+        return Err(Error::Setting { name: "`qat.learn_pairs`", value: true.to_string(), rule });
+    }
+    if train.output() == Output::Vector && settings.distillation.is_none() && !settings.learn_pairs {
+        let rule = "without the full-precision model, vectors can only be learned from pairs of texts";
+        return Err(Error::Setting { name: "`qat.distillation`", value: "none".to_owned(), rule });
+    }
+    Ok(())
+}
+
 /// The run, if the checkpoint has a head of its own.
 fn with_head<'a>(prepared: &'a Prepared, job: &'a Finetune) -> Result<Run<'a>> {
     prepared.why_headless(job).map_or_else(|| Ok(prepared.run(job)), Err)
@@ -119,6 +133,7 @@ pub fn quantize_on(
     options.settings.check()?;
     let (prepared, weights) = Prepared::with_data(&options.job, data)?;
     let run = with_head(&prepared, &options.job)?;
+    check_labels(&options.settings, run.train)?;
     prepared.tell(&options.job, watch);
     let Prepared { checkpoint, bert, .. } = &prepared;
     let quantization = Quantization::new(options.plan.clone(), checkpoint.config(), bert.layout())?;

@@ -36,6 +36,9 @@ pub struct QatSettings {
     /// How the ranges of matrices change in training. The paper finds them again from the weights.
     #[serde(default, skip_serializing_if = "is_default")]
     pub weight_ranges: WeightRanges,
+    /// Whether a model of vectors also learns from the pairs of its training data; without, from the texts alone.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub learn_pairs: bool,
     /// Whether to use dropout as in fine-tuning, as the paper does. Rounding is noise enough: without dropout, 2 bits end
     /// up better or as good (`results/qat-recipe.json`).
     pub dropout: bool,
@@ -57,6 +60,7 @@ impl Default for QatSettings {
             fit_steps: 0,
             mask: Mask::default(),
             weight_ranges: WeightRanges::Learned(WeightRanges::USUAL_MULTIPLE),
+            learn_pairs: false,
             dropout: false,
             distillation: Some(Distillation::default()),
         }
@@ -117,6 +121,11 @@ impl Student {
         quantization.weights_mut().learn_ranges(settings.weight_ranges != WeightRanges::Followed);
         let teacher = settings.distillation.map(|distillation| Teacher::new(weights.to_vec(), distillation));
         Ok(Self { quantization, settings, teacher, used: UsedRows::default(), originals: None })
+    }
+
+    /// Whether it learns from pairs of texts.
+    pub fn learns_pairs(&self) -> bool {
+        self.settings.learn_pairs
     }
 
     /// The quantization.
