@@ -131,34 +131,41 @@ def verdicts(tasks):
     yield ""
 
 
+def labels_of(study, x, width):
+    """What is written above a strip: place of the dot, start of the text, its line (the lowest that has room), the text."""
+    ends = []
+    for row in study.rows:
+        text = ", ".join(SHORT[name] for name in row["names"] if name in SHORT)
+        if not text:
+            continue
+        dot, length = x(1000 * row["divergence"]), 6.2 * len(text)
+        start = min(dot - 4, width - 8 - length)
+        line = next((line for line, end in enumerate(ends) if end < start), len(ends))
+        ends[line : line + 1] = [start + length + 8]
+        yield dot, start, line, text
+
+
 def figure(model, by_treatment):
     """A strip for each task and treatment: every plan by its divergence, named where a ranking chooses it."""
-    width, left, line = 760, 150, 132
-    strips = [(treatment, task, study) for treatment, tasks in by_treatment for task, study in tasks.items()]
+    width, left, top = 760, 150, 0
     parts = []
-    for number, (treatment, task, study) in enumerate(strips):
+    for treatment, task, study in [(treatment, task, study) for treatment, tasks in by_treatment for task, study in tasks.items()]:
         values = [1000 * row["divergence"] for row in study.rows]
         low, high = math.log(min(values) * 0.97), math.log(max(values) * 1.03)
         x = lambda value: left + (math.log(value) - low) / (high - low) * (width - left - 30)
-        base = number * line + 100
-        parts.append(f'<text class="title" x="8" y="{base - 6}">{TASKS[task]}</text><text class="tick" x="8" y="{base + 9}">{treatment}</text>')
+        labels = list(labels_of(study, x, width))
+        base = top + 31 + 17 * max(line for _, _, line, _ in labels)
+        top = base + 35
+        parts.append(f'<text class="title" x="8" y="{base - 2}">{TASKS[task]}</text><text class="tick" x="8" y="{base + 13}">{treatment}</text>')
         parts.append(f'<line class="grid" x1="{left}" x2="{width - 30}" y1="{base}" y2="{base}"/>')
-        ends = [-math.inf] * 4
+        for dot, start, line, text in labels:
+            height = base - 14 - 17 * line
+            parts.append(f'<line class="stem" x1="{dot:.1f}" x2="{dot:.1f}" y1="{height + 3}" y2="{base - 6}"/><text x="{start:.1f}" y="{height}">{text}</text>')
         for row in study.rows:
             value = 1000 * row["divergence"]
-            names = [SHORT[name] for name in row["names"] if name in SHORT]
+            kind = "chosen" if any(name in SHORT for name in row["names"]) else "plain"
             title = f"3 bits in layers {', '.join(map(str, row['layers']))}: {value:.1f} mnats, {row['value']:.2f}"
-            parts.append(f'<circle class="{"chosen" if names else "plain"}" cx="{x(value):.1f}" cy="{base}" r="5"><title>{title}</title></circle>')
-            if names:
-                text = ", ".join(names)
-                length = 6.2 * len(text)
-                start = min(x(value) - 4, width - 8 - length)
-                # Labels take the lowest line that has room.
-                level = next((level for level, end in enumerate(ends) if end < start), len(ends) - 1)
-                ends[level] = start + length + 8
-                height = base - 14 - 17 * level
-                parts.append(f'<line class="stem" x1="{x(value):.1f}" x2="{x(value):.1f}" y1="{height + 3}" y2="{base - 6}"/>')
-                parts.append(f'<text x="{start:.1f}" y="{height}">{text}</text>')
+            parts.append(f'<circle class="{kind}" cx="{x(value):.1f}" cy="{base}" r="5"><title>{title}</title></circle>')
         for value in (values[0], values[-1]):
             parts.append(f'<text class="tick" text-anchor="middle" x="{x(value):.1f}" y="{base + 20}">{value:.1f}</text>')
     style = (
@@ -167,9 +174,8 @@ def figure(model, by_treatment):
         "@media(prefers-color-scheme:dark){text{fill:#ddd}.tick{fill:#aaa}.grid,.stem{stroke:#555}.chosen{fill:#6fb1f2}"
         ".plain{fill:#161616;stroke:#999}svg{background:#161616}}"
     )
-    height = len(strips) * line + 10
     label = f"Divergence of plans of the same size from full precision, {MODELS[model]}"
-    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{label}"><style>{style}</style>{"".join(parts)}</svg>\n'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" role="img" aria-label="{label}"><style>{style}</style>{"".join(parts)}</svg>\n'
 
 
 def page(models):
