@@ -1,5 +1,5 @@
-"""Writes docs/results/recipe.md from results/recipe and results/headline: what each piece of the training recipe gives at 2 bits,
-and what the best recipe loses. No number in it is typed by hand.
+"""Writes docs/results/recipe.md from results/recipe, results/headline and results/without-training: what each piece of the training
+recipe gives at 2 bits, what the best recipe loses, and what is lost without training. No number in it is typed by hand.
 
     python3 reference/render_recipe.py [--check]
 """
@@ -132,9 +132,35 @@ def headline(model, tasks):
     yield ""
 
 
+def without_training():
+    """What is lost where nothing is trained and no label is looked at."""
+    found = {}
+    for path in sorted((ROOT / "results" / "without-training").glob("*.json")):
+        task, width, steps = re.fullmatch(r"minilm-([a-z0-9]+)-(.+)-(\d+)", path.stem).groups()
+        found[task, width, int(steps)] = json.loads(path.read_text())
+    if not found:
+        return
+    yield "## Without training\n"
+    yield (
+        "MiniLM-L6, the word table at 4 bits, other tables and activations at 8, calibrated on 1,024 training texts without their labels. **Compensated**: "
+        "rounded so that weights make up for each other's errors. **Fitted**: then 400 steps for each layer towards the output of the full-precision layer "
+        "(`--fit-layers 400`). Points against full precision.\n"
+    )
+    yield "| task | full precision | bits | compensated | fitted |"
+    yield "|---|---:|---|---:|---:|"
+    for task, title in TASKS.items():
+        for width in ["4", "2-3", "2"]:
+            own = [found.get((task, width, steps)) for steps in (0, 400)]
+            if any(own):
+                full = next(row for row in own if row)["before"]["full_precision"]
+                cells = [f"{row['before']['post_training'] - full:+.2f}" if row else "–" for row in own]
+                yield f"| {title} | {full:.2f} | {width.replace('-', '/')} | " + " | ".join(cells) + " |"
+    yield ""
+
+
 def page():
     yield "# The recipe of low-bit training, measured\n"
-    sources = " and ".join(f"`results/{name}`" for name in ["recipe", "headline"] if (ROOT / "results" / name).exists())
+    sources = ", ".join(f"`results/{name}`" for name in ["recipe", "headline", "without-training"] if (ROOT / "results" / name).exists())
     yield (
         f"`python3 reference/render_recipe.py` writes this page from {sources}; do not edit it by hand. Every row of "
         "a table is a file there, with the command that made it; `python3 reference/experiments.py` runs them all.\n"
@@ -164,6 +190,7 @@ def page():
     for model, tasks in models.items():
         if tasks:
             yield from headline(model, tasks)
+    yield from without_training()
 
 
 def main():
