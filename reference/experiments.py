@@ -169,8 +169,9 @@ def analysis(place, model, task):
     return place.work / "analysis" / f"{model}-{task}"
 
 
-def analyzed_marker(place, model, task):
-    return analysis(place, model, task).with_suffix(".measured")
+def analyzed(place, model, task):
+    """The sensitivities, which are kept in the results: checkpoints have the same bytes on every machine, so they still hold."""
+    return place.results / "analysis" / f"{model}-{task}.json"
 
 
 def analyze_jobs(place, model, task):
@@ -180,10 +181,12 @@ def analyze_jobs(place, model, task):
     command = [str(place.bin / "qbert"), "analyze", "--model", str(tuned(place, model, task)), "--task", task, "--out", str(out)]
     files = [str(place.data / name) for name in train]
     hessian = [*command, "--data", *files, "--runs", RUNS[model], "--max-examples", "128", "--trace", "4", "--resume"]
+    if analyzed(place, model, task).exists():
+        return
     yield Job(f"analyze {model} {task}", out.with_suffix(".hessian"), hessian, [tuned_marker(place, model, task)])
     measured = [*command, "--data", str(place.data / dev), "--method", "kl", "--widths", "1,1.6,2,3,4,8", "--resume"]
     keeps = [(out / "sensitivity.json", f"analysis/{model}-{task}.json")]
-    yield Job(f"measure {model} {task}", analyzed_marker(place, model, task), measured, [out.with_suffix(".hessian")], keeps)
+    yield Job(f"measure {model} {task}", out.with_suffix(".measured"), measured, [out.with_suffix(".hessian")], keeps)
 
 
 def headline_jobs(place, model, task, seeds):
@@ -195,9 +198,9 @@ def headline_jobs(place, model, task, seeds):
                 continue
             name = f"headline {model} {task} {width} {seed}"
             command = rows(place, model, task, place.results / "headline" / model, [row], BEST)
-            command += ["--sensitivity", str(analysis(place, model, task) / "sensitivity.json")]
+            command += ["--sensitivity", str(analyzed(place, model, task))]
             command += ["--epochs", str(epochs), "--lr", rate, "--seeds", seed]
-            yield Job(name, place.work / "done" / name.replace(" ", "-").replace("/", "-"), command, [analyzed_marker(place, model, task)])
+            yield Job(name, place.work / "done" / name.replace(" ", "-").replace("/", "-"), command, [tuned_marker(place, model, task), analyzed(place, model, task)])
 
 
 def mpnet_jobs(place):
@@ -219,19 +222,20 @@ def mpnet_jobs(place):
 
 def fit_jobs(place, model, task):
     """Without training and labels: compensated, and with layers fitted."""
-    sensitivity = analysis(place, model, task) / "sensitivity.json"
+    sensitivity = analyzed(place, model, task)
     for name, plan in {"4": ["--bits", "4"], "2-3": ["--bits", "2,3", "--sensitivity", str(sensitivity), "--high", "3"], "2": ["--bits", "2"]}.items():
         out = place.work / "fit" / f"{model}-{task}-{name}"
         plan_file = out.with_suffix(".toml")
         command = [str(place.bin / "qbert"), "plan", "--model", str(tuned(place, model, task)), *plan, "--embedding-bits", "4,8"]
-        needs = [analyzed_marker(place, model, task)]
+        needs = [tuned_marker(place, model, task), analyzed(place, model, task)]
         yield Job(f"fit {model} {task} {name} plan", plan_file, [*command, "--out", str(plan_file)], needs)
         for steps in ["0", "400"]:
             own = out.with_name(f"{out.name}-{steps}")
             command = [str(place.bin / "qbert"), "quantize", "--model", str(tuned(place, model, task)), "--plan", str(plan_file)]
             command += ["--task", task, *files(place, task), "--epochs", "0", "--max-train", "1024", "--fit-layers", steps]
-            keeps = [(own / "metrics.json", f"without-training/{own.name}.json")]
-            yield Job(f"fit {model} {task} {name} {steps}", own.with_suffix(".done"), [*command, "--out", str(own)], [plan_file], keeps)
+            kept = f"without-training/{own.name}.json"
+            keeps = [(own / "metrics.json", kept)]
+            yield Job(f"fit {model} {task} {name} {steps}", place.results / kept, [*command, "--out", str(own)], [plan_file], keeps)
 
 
 def drop_job(place, model, task):
@@ -239,8 +243,9 @@ def drop_job(place, model, task):
     out = place.work / "max-drop" / f"{model}-{task}"
     command = [str(place.bin / "qbert"), "run", "--model", str(tuned(place, model, task)), "--task", task, *files(place, task)]
     command += ["--max-drop", "0.5", "--out", str(out), "--no-speed"]
-    keeps = [(out / "plan-search.json", f"max-drop/{model}-{task}.json"), (out / "metrics.json", f"max-drop/{model}-{task}-metrics.json")]
-    return Job(f"max-drop {model} {task}", out / "report.html", command, [tuned_marker(place, model, task)], keeps)
+    kept = f"max-drop/{model}-{task}.json"
+    keeps = [(out / "metrics.json", f"max-drop/{model}-{task}-metrics.json"), (out / "plan-search.json", kept)]
+    return Job(f"max-drop {model} {task}", place.results / kept, command, [tuned_marker(place, model, task)], keeps)
 
 
 def plan_job(place, model, task):
@@ -248,9 +253,9 @@ def plan_job(place, model, task):
     train, dev = TASKS[task]
     command = [sys.executable, str(pathlib.Path(__file__).with_name("plan_study.py")), "--model", str(tuned(place, model, task))]
     command += ["--name", model, "--task", task, "--train", *(str(place.data / name) for name in train)]
-    command += ["--dev", str(place.data / dev), "--sensitivity", str(analysis(place, model, task) / "sensitivity.json")]
+    command += ["--dev", str(place.data / dev), "--sensitivity", str(analyzed(place, model, task))]
     command += ["--work", str(place.work / "plans" / f"{model}-{task}"), "--out", str(place.results / "plans"), "--bin", str(place.bin)]
-    return Job(f"plans {model} {task}", place.work / "done" / f"plans-{model}-{task}", command, [analyzed_marker(place, model, task)])
+    return Job(f"plans {model} {task}", place.work / "done" / f"plans-{model}-{task}", command, [tuned_marker(place, model, task), analyzed(place, model, task)])
 
 
 def sample_jobs(place):
@@ -260,8 +265,9 @@ def sample_jobs(place):
         command = [str(place.bin / "qbert"), "analyze", "--model", str(tuned(place, "minilm", "conll03")), "--task", "conll03"]
         command += ["--data", str(place.data / "conll2003/eng.train"), "--runs", "10", "--fraction", "0.1"]
         command += ["--max-examples", examples, "--out", str(out), "--resume"]
-        keeps = [(out / "sensitivity.json", f"samples/{examples}.json")]
-        yield Job(f"samples {examples}", out.with_suffix(".done"), command, [tuned_marker(place, "minilm", "conll03")], keeps)
+        kept = f"samples/{examples}.json"
+        keeps = [(out / "sensitivity.json", kept)]
+        yield Job(f"samples {examples}", place.results / kept, command, [tuned_marker(place, "minilm", "conll03")], keeps)
 
 
 def jobs(place):
