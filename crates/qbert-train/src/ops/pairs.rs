@@ -2,7 +2,7 @@
 //!
 //! | pairs | loss, over the pairs of a batch |
 //! |---|---|
-//! | with scores | `log(1 + Σ e^(20·(c_j − c_i)))` over all `i`, `j` where pair `i` has the larger score: only the order of the scores counts (CoSENT) |
+//! | with scores | `log(1 + Σ e^(20·(c_j − c_i)))` over all `i`, `j` where pair `i` has the larger score: only the order of the scores counts (`CoSENT`) |
 //! | without | the mean over pairs of the cross-entropy of finding a text's partner among all partners in the batch, at a temperature of 1/20, in both directions |
 //!
 //! Both are divided by 20, so that the gradient of a cosine is of the size that the distances to the teacher's vectors have. At
@@ -176,7 +176,7 @@ mod tests {
         assert!((at(&[pair(0, 3, None), pair(2, 1, None)]) - 1.0).abs() < 1e-6);
     }
 
-    /// Figures of sentence-transformers' CoSENTLoss and MultipleNegativesRankingLoss on the vectors of [`vectors`], the second
+    /// Figures of sentence-transformers' `CoSENTLoss` and `MultipleNegativesRankingLoss` on the vectors of [`vectors`], the second
     /// as the mean of both directions: reference/metrics/pair_losses.py.
     #[test]
     fn agrees_with_sentence_transformers() {
