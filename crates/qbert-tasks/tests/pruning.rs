@@ -147,12 +147,13 @@ fn ids_in_files_beside_the_vocabulary_follow() {
     let pruned = pruned_to(&tokenizer, "the lamp");
     let (old, new) = (tokenizer.special().sep, pruned.tokenizer.special().sep);
     let config = json!({"do_lower_case": true, "added_tokens_decoder": {old.to_string(): {"content": "[SEP]"}}});
-    let found: Value =
-        serde_json::from_slice(&pruned.side_file("tokenizer_config.json", config.to_string().as_bytes()).unwrap())
-            .unwrap();
+    let found: Value = serde_json::from_slice(
+        &pruned.side_file("tokenizer_config.json", config.to_string().as_bytes(), Some(64)).unwrap(),
+    )
+    .unwrap();
     assert_eq!(found["added_tokens_decoder"][new.to_string()]["content"], "[SEP]");
     assert_eq!(found["do_lower_case"], true);
-    let added = pruned.side_file("added_tokens.json", json!({"[SEP]": old}).to_string().as_bytes()).unwrap();
+    let added = pruned.side_file("added_tokens.json", json!({"[SEP]": old}).to_string().as_bytes(), None).unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&added).unwrap(), json!({"[SEP]": new}));
-    assert!(pruned.side_file("tokenizer_config.json", b"[").is_err());
+    assert!(pruned.side_file("tokenizer_config.json", b"[", None).is_err());
 }
