@@ -177,7 +177,7 @@ mod tests {
     }
 
     /// Figures of sentence-transformers' `CoSENTLoss` and `MultipleNegativesRankingLoss` on the vectors of [`vectors`], the second
-    /// as the mean of both directions: reference/metrics/pair_losses.py.
+    /// as the mean of both directions: `reference/metrics/pair_losses.py`.
     #[test]
     fn agrees_with_sentence_transformers() {
         let own = vectors(6, 5);
