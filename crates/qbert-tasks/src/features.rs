@@ -95,7 +95,7 @@ impl Features {
         Ok(batch)
     }
 
-    /// The sequences that belong into one batch if pairs are learned: the two of every pair, all others alone. `None` if the
+    /// The sequences that belong in one batch if pairs are learned: the two of every pair, all others alone. `None` if the
     /// data has no pairs.
     pub fn pairs_together(&self) -> Option<Vec<Vec<usize>>> {
         let pairs = self.text_pairs()?;

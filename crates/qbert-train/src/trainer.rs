@@ -244,7 +244,9 @@ impl<'a> Trainer<'a> {
     /// The sequences in the order of an epoch. Pairs that are learned stay together, but for those that a batch ends between.
     fn order_of(&self, epoch: usize) -> Vec<usize> {
         let mut stream = Stream::new(self.settings.seed, "order", epoch as u64);
-        if let Some(mut together) = self.run.train.pairs_together().filter(|_| self.learns_pairs()) {
+        if self.learns_pairs()
+            && let Some(mut together) = self.run.train.pairs_together()
+        {
             stream.shuffle(&mut together);
             return together.concat();
         }
