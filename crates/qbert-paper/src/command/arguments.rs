@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use qbert_cli::WhichWeights;
 use qbert_cli::reading::Reading;
 use qbert_paper::{PaperTable, Ranges, Recipe, Selection};
-use qbert_pipeline::{Error, Result};
+use qbert_pipeline::{Error, ErrorKind, Result};
 use qbert_train::qat::weights::WeightRanges;
 use qbert_train::trainer::{Settings, TrainingPrecision};
 
@@ -173,6 +173,11 @@ impl Budget {
 
 impl Choice {
     pub(super) fn selection(&self, tables: &[String], trained: bool) -> Result<Selection> {
+        if self.fit_layers > 0 && !trained {
+            let message = "--fit-layers is a piece of training, and with --steps 0 nothing is trained".to_owned();
+            let hint = "measure it with `qbert quantize --epochs 0 --fit-layers STEPS`".to_owned();
+            return Err(Error::new(ErrorKind::BadInput, message, hint));
+        }
         let tables: Vec<PaperTable> = tables
             .iter()
             .map(|text| text.parse().map_err(|error: Error| error.about("--table")))
