@@ -9,6 +9,7 @@ import math
 import sys
 
 from pages import MODELS, ROOT, TASKS, finish, places, spearman
+from plan_study import chosen
 
 PAGE = ROOT / "docs" / "results" / "hessian.md"
 RANKINGS = {
@@ -44,8 +45,7 @@ class Study:
         return spearman([self.predicted(ranking, row["layers"]) for row in self.rows], [row["divergence"] for row in self.rows])
 
     def choice(self, ranking):
-        values = self.rankings[ranking]
-        return sorted(sorted(range(self.layers), key=lambda layer: -values[layer])[: self.high])
+        return chosen(self.rankings[ranking], self.high)
 
     def row(self, layers):
         return next((row for row in self.rows if row["layers"] == list(layers)), None)

@@ -142,19 +142,19 @@ def without_training():
         return
     yield "## Without training\n"
     yield (
-        "MiniLM-L6, the word table at 4 bits, other tables and activations at 8, calibrated on 1,024 training texts without their labels. **Compensated**: "
+        "MiniLM-L6, the word table at 4 bits unless a row says otherwise, other tables and activations at 8, calibrated on 1,024 training texts without their labels. **Compensated**: "
         "rounded so that weights make up for each other's errors. **Fitted**: then 400 steps for each layer towards the output of the full-precision layer "
         "(`--fit-layers 400`). Points against full precision.\n"
     )
     yield "| task | full precision | bits | compensated | fitted |"
     yield "|---|---:|---|---:|---:|"
     for task, title in TASKS.items():
-        for width in ["4", "2-3", "2"]:
+        for width, named in {"4": "4", "4-word-8": "4, word table at 8", "2-3": "2/3", "2": "2"}.items():
             own = [found.get((task, width, steps)) for steps in (0, 400)]
             if any(own):
                 full = next(row for row in own if row)["before"]["full_precision"]
                 cells = [f"{row['before']['post_training'] - full:+.2f}" if row else "–" for row in own]
-                yield f"| {title} | {full:.2f} | {width.replace('-', '/')} | " + " | ".join(cells) + " |"
+                yield f"| {title} | {full:.2f} | {named} | " + " | ".join(cells) + " |"
     yield ""
 
 

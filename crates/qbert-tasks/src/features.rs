@@ -95,6 +95,11 @@ impl Features {
         Ok(batch)
     }
 
+    /// Whether the data has pairs of texts.
+    pub fn has_pairs(&self) -> bool {
+        self.text_pairs().is_some()
+    }
+
     /// The sequences that belong in one batch if pairs are learned: the two of every pair, all others alone. `None` if the
     /// data has no pairs.
     pub fn pairs_together(&self) -> Option<Vec<Vec<usize>>> {

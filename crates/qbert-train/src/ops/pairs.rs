@@ -13,6 +13,8 @@
 use libm::{exp, log};
 use qbert_tasks::LabelledPair;
 
+use super::sentence_vector::{Scaled, dot, wide};
+
 /// What cosines are multiplied by before they are compared, as in sentence-transformers.
 const SHARPNESS: f64 = 20.0;
 
@@ -25,7 +27,7 @@ pub fn loss(vectors: &[f32], width: usize, pairs: &[LabelledPair], scale: f64, d
     let scored: Vec<(&LabelledPair, f64)> = pairs.iter().filter_map(|pair| Some((pair, pair.score?))).collect();
     let matched: Vec<&LabelledPair> = pairs.iter().filter(|pair| pair.score.is_none()).collect();
     let total = order(&scored, &mut cosines) + partners(&matched, &mut cosines);
-    cosines.add_gradient(scale / SHARPNESS, d_vectors);
+    cosines.add_gradient(scale / SHARPNESS, width, d_vectors);
     total / SHARPNESS
 }
 
@@ -70,54 +72,34 @@ fn partners(pairs: &[&LabelledPair], cosines: &mut Cosines) -> f64 {
     total
 }
 
-/// Directions and lengths of vectors, and the gradient of the directions.
+/// Vectors as directions and lengths, and the gradient of their directions.
 struct Cosines {
-    width: usize,
-    directions: Vec<f64>,
-    lengths: Vec<f64>,
-    d_directions: Vec<f64>,
+    vectors: Vec<Scaled>,
+    d_directions: Vec<Vec<f64>>,
 }
 
 impl Cosines {
     fn new(vectors: &[f32], width: usize) -> Self {
-        let mut directions: Vec<f64> = vectors.iter().map(|&value| f64::from(value)).collect();
-        let lengths = directions.chunks_exact_mut(width).map(|own| {
-            let length = own.iter().map(|value| value * value).sum::<f64>().sqrt().max(1e-12);
-            own.iter_mut().for_each(|value| *value /= length);
-            length
-        });
-        let lengths = lengths.collect();
-        Self { width, d_directions: vec![0.0; directions.len()], directions, lengths }
-    }
-
-    fn direction(&self, index: usize) -> &[f64] {
-        &self.directions[index * self.width..(index + 1) * self.width]
+        let vectors: Vec<Scaled> = vectors.chunks_exact(width).map(|own| Scaled::of(&wide(own))).collect();
+        Self { d_directions: vec![vec![0.0; width]; vectors.len()], vectors }
     }
 
     fn of(&self, first: usize, second: usize) -> f64 {
-        self.direction(first).iter().zip(self.direction(second)).map(|(a, b)| a * b).sum()
+        dot(&self.vectors[first].direction, &self.vectors[second].direction)
     }
 
     /// Adds `share` to the gradient of a cosine.
     fn pull(&mut self, first: usize, second: usize, share: f64) {
         for (own, other) in [(first, second), (second, first)] {
-            let (own, other) = (own * self.width, other * self.width);
-            for place in 0..self.width {
-                self.d_directions[own + place] += share * self.directions[other + place];
-            }
+            let towards = &self.vectors[other].direction;
+            self.d_directions[own].iter_mut().zip(towards).for_each(|(d, u)| *d += share * u);
         }
     }
 
-    /// `(d − (d·u)·u)/n` for every vector of length `n` and direction `u`.
-    fn add_gradient(&self, scale: f64, d_vectors: &mut [f32]) {
-        let rows = d_vectors.chunks_exact_mut(self.width).zip(self.d_directions.chunks_exact(self.width));
-        for (index, (out, d)) in rows.enumerate() {
-            let direction = self.direction(index);
-            let along: f64 = d.iter().zip(direction).map(|(d, u)| d * u).sum();
-            let factor = scale / self.lengths[index];
-            for ((out, d), u) in out.iter_mut().zip(d).zip(direction) {
-                *out += (factor * (d - along * u)) as f32;
-            }
+    fn add_gradient(&self, scale: f64, width: usize, d_vectors: &mut [f32]) {
+        let rows = d_vectors.chunks_exact_mut(width).zip(self.vectors.iter().zip(&self.d_directions));
+        for (out, (vector, d)) in rows {
+            out.iter_mut().zip(vector.gradient(d)).for_each(|(out, d)| *out += (scale * d) as f32);
         }
     }
 }

@@ -118,20 +118,20 @@ impl<'a> SentenceVector<'a> {
 }
 
 /// A vector as its direction and its length.
-struct Scaled {
-    direction: Vec<f64>,
+pub(super) struct Scaled {
+    pub(super) direction: Vec<f64>,
     length: f64,
 }
 
 impl Scaled {
-    fn of(x: &[f64]) -> Self {
+    pub(super) fn of(x: &[f64]) -> Self {
         // As in the forward pass, a vector of zeros has a length.
         let length = dot(x, x).sqrt().max(1e-12);
         Self { direction: x.iter().map(|value| value / length).collect(), length }
     }
 
     /// `(d − (d·u)·u)/n`
-    fn gradient(&self, d: &[f64]) -> Vec<f64> {
+    pub(super) fn gradient(&self, d: &[f64]) -> Vec<f64> {
         let along = dot(d, &self.direction);
         d.iter().zip(&self.direction).map(|(d, u)| (d - along * u) / self.length).collect()
     }
@@ -152,11 +152,11 @@ impl Scaled {
     }
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(x, y)| x * y).sum()
 }
 
-fn wide(values: &[f32]) -> Vec<f64> {
+pub(super) fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&value| f64::from(value)).collect()
 }
 

@@ -88,7 +88,7 @@ pub fn full_precision_on(
 
 /// Refuses settings that leave nothing to learn from this data.
 fn check_labels(settings: &QatSettings, train: &Features) -> Result<()> {
-    if settings.learn_pairs && train.pairs_together().is_none() {
+    if settings.learn_pairs && !train.has_pairs() {
         let rule =
             "the training data has no pairs of texts: give files with two texts in a row, with or without a score";
         return Err(Error::Setting { name: "`qat.learn_pairs`", value: true.to_string(), rule });
