@@ -71,8 +71,10 @@ FINETUNE = {
     ("gte-small", "squad"): (2, "1.5e-4"),
     ("mpnet", "conll03"): (1, "1e-4"),
 }
-# Samples of 128 training examples for Ω.
-RUNS = {"minilm": "10", "gte-small": "5"}
+# Samples for Ω, training examples in each, and random vectors for the trace. A pass over 12 layers takes four times as long.
+SAMPLES = {"minilm": ("10", "128", "4"), "gte-small": ("4", "64", "2")}
+# Widths at which the divergence of every matrix is measured.
+MEASURED = {"minilm": "1,1.6,2,3,4,8", "gte-small": "2,3,4"}
 
 # The pieces of the training recipe, each against the same start: optimal ranges, compensated, distilled. The rows, then
 # what differs from the start.
@@ -180,11 +182,12 @@ def analyze_jobs(place, model, task):
     out = analysis(place, model, task)
     command = [str(place.bin / "qbert"), "analyze", "--model", str(tuned(place, model, task)), "--task", task, "--out", str(out)]
     files = [str(place.data / name) for name in train]
-    hessian = [*command, "--data", *files, "--runs", RUNS[model], "--max-examples", "128", "--trace", "4", "--resume"]
+    runs, examples, vectors = SAMPLES[model]
+    hessian = [*command, "--data", *files, "--runs", runs, "--max-examples", examples, "--trace", vectors, "--resume"]
     if analyzed(place, model, task).exists():
         return
     yield Job(f"analyze {model} {task}", out.with_suffix(".hessian"), hessian, [tuned_marker(place, model, task)])
-    measured = [*command, "--data", str(place.data / dev), "--method", "kl", "--widths", "1,1.6,2,3,4,8", "--resume"]
+    measured = [*command, "--data", str(place.data / dev), "--method", "kl", "--widths", MEASURED[model], "--resume"]
     keeps = [(out / "sensitivity.json", f"analysis/{model}-{task}.json")]
     yield Job(f"measure {model} {task}", out.with_suffix(".measured"), measured, [out.with_suffix(".hessian")], keeps)
 
