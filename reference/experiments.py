@@ -227,11 +227,15 @@ def fit_jobs(place, model, task):
     """Without training and labels: compensated, and with layers fitted."""
     sensitivity = analyzed(place, model, task)
     mixed = ["--bits", "2,3", "--sensitivity", str(sensitivity), "--high", "3"]
-    widths = {"4": (["--bits", "4"], "4,8"), "4-word-8": (["--bits", "4"], "8,8"), "2-3": (mixed, "4,8"), "2": (["--bits", "2"], "4,8")}
-    for name, (plan, tables) in widths.items():
+    columns, rows = [["--embedding-bits", "4,8", "--embedding-groups", groups] for groups in ["128", "row"]]
+    widths = {"4-word-8": ["--bits", "4", "--embedding-bits", "8,8"]}
+    for name, plan in {"4": ["--bits", "4"], "2-3": mixed, "2": ["--bits", "2"]}.items():
+        widths[name] = [*plan, *columns]
+        widths[f"{name}-rows"] = [*plan, *rows]
+    for name, plan in widths.items():
         out = place.work / "fit" / f"{model}-{task}-{name}"
         plan_file = out.with_suffix(".toml")
-        command = [str(place.bin / "qbert"), "plan", "--model", str(tuned(place, model, task)), *plan, "--embedding-bits", tables]
+        command = [str(place.bin / "qbert"), "plan", "--model", str(tuned(place, model, task)), *plan]
         needs = [tuned_marker(place, model, task), analyzed(place, model, task)]
         yield Job(f"fit {model} {task} {name} plan", plan_file, [*command, "--out", str(plan_file)], needs)
         for steps in ["0", "400"]:

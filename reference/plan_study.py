@@ -140,7 +140,7 @@ def main():
     done = {(tuple(row["layers"]), row["treatment"]) for row in result["rows"]}
     options.work.mkdir(parents=True, exist_ok=True)
     base = options.work / "base.toml"
-    subprocess.run([str(options.bin / "qbert"), "plan", "--model", str(options.model), "--bits", str(LOW), "--embedding-bits", "4,8",
+    subprocess.run([str(options.bin / "qbert"), "plan", "--model", str(options.model), "--bits", str(LOW), "--embedding-bits", "4,8", "--embedding-groups", "128",
                     "--out", str(base), "-q"], check=True, capture_output=True)  # fmt: skip
     for treatment in TREATMENTS:
         for own, names in plans(options.task, layers, sensitivity).items():

@@ -142,14 +142,16 @@ def without_training():
         return
     yield "## Without training\n"
     yield (
-        "MiniLM-L6, the word table at 4 bits unless a row says otherwise, other tables and activations at 8, calibrated on 1,024 training texts without their labels. **Compensated**: "
+        "MiniLM-L6, tables but that of words and activations at 8 bits, calibrated on 1,024 training texts without their labels. **Compensated**: "
         "rounded so that weights make up for each other's errors. **Fitted**: then 400 steps for each layer towards the output of the full-precision layer "
         "(`--fit-layers 400`). Points against full precision.\n"
     )
-    yield "| task | full precision | bits | compensated | fitted |"
-    yield "|---|---:|---|---:|---:|"
+    yield "| task | full precision | bits | word table | compensated | fitted |"
+    yield "|---|---:|---|---|---:|---:|"
+    tables = {"": "4 bits, 128 groups of columns", "-rows": "4 bits, a range per row", "-word-8": "8 bits"}
+    widths = {f"{width}{table}": f"{bits} | {named}" for width, bits in {"4": "4", "2-3": "2/3", "2": "2"}.items() for table, named in tables.items()}
     for task, title in TASKS.items():
-        for width, named in {"4": "4", "4-word-8": "4, word table at 8", "2-3": "2/3", "2": "2"}.items():
+        for width, named in widths.items():
             own = [found.get((task, width, steps)) for steps in (0, 400)]
             if any(own):
                 full = next(row for row in own if row)["before"]["full_precision"]

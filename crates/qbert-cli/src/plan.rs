@@ -75,7 +75,8 @@ pub(crate) struct Options {
     /// the word embedding as product codes, a byte for six values [default: 8].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]")]
     embedding_bits: Vec<TableWidth>,
-    /// Groups per embedding table [default: 128, or one per column in a smaller model; 1 in a preset].
+    /// Groups per embedding table: a number, `neuron` (a range per column) or `row` (a range per row)
+    /// [default: row below 8 bits, otherwise 128, or one per column in a smaller model; 1 in a preset].
     #[arg(long)]
     embedding_groups: Option<String>,
     /// Let the sensitivities of the layers, measured by `qbert analyze`, choose among --bits.

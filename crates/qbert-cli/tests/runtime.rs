@@ -55,7 +55,9 @@ fn plan(layers: usize, (matrices, tables, activations): Widths) -> Plan {
     for ((site, &width), groups) in sites.zip(matrices.iter().cycle()).zip(groups.into_iter().cycle()) {
         *plan.site_mut(site).unwrap() = SitePlan::new(bits(width), groups, range);
     }
-    let table = |width| SitePlan::new(bits(width), GroupSpec::Count(5), range);
+    // Rows of some tables have ranges of their own.
+    let groups = |width: f64| if width > 3.0 { GroupSpec::Count(5) } else { GroupSpec::PerRow };
+    let table = |width| SitePlan::new(bits(width), groups(width), range);
     let [word, position, token_type] = tables.map(table);
     plan.with_embedding(EmbeddingPlan { word, position, token_type })
         .with_activation(ActivationPlan { bits: bits(activations), range: RangeMethod::MinMax })

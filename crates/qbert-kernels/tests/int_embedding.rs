@@ -25,7 +25,7 @@ fn values_have_the_formulas_bits_at_every_width() {
                 let packed = EmbeddingRows::pack(&codes, bits, 5, cols).expect("a good table");
                 let rows = EmbeddingRows::new(bits, 5, cols, &packed).expect("just packed");
                 let (steps, lows) = (noise(cols, 1, 0.1), noise(cols, 2, 1.0));
-                let table = EmbeddingTable { rows, steps: &steps, lows: &lows };
+                let table = EmbeddingTable { rows, by_row: false, steps: &steps, lows: &lows };
                 for (row, codes) in codes.chunks_exact(cols).enumerate() {
                     assert_eq!(rows.row_codes(row), codes);
                     let values: Vec<f32> =
@@ -36,6 +36,27 @@ fn values_have_the_formulas_bits_at_every_width() {
                     kernels.add_embedding(table, row, &mut out);
                     assert_eq!(out, values.iter().map(|value| value + value).collect::<Vec<f32>>());
                 }
+            }
+        }
+    });
+}
+
+#[test]
+fn rows_may_have_steps_and_offsets_of_their_own() {
+    for_every_kernel(|kernels| {
+        for (bits, cols) in [(2, 7), (3, 65), (4, 384), (8, 16)] {
+            let codes = random_codes(5 * cols, 1 << bits);
+            let packed = EmbeddingRows::pack(&codes, bits, 5, cols).expect("a good table");
+            let rows = EmbeddingRows::new(bits, 5, cols, &packed).expect("just packed");
+            let (steps, lows) = (noise(5, 1, 0.1), noise(5, 2, 1.0));
+            let table = EmbeddingTable { rows, by_row: true, steps: &steps, lows: &lows };
+            for (row, codes) in codes.chunks_exact(cols).enumerate() {
+                let values: Vec<f32> = codes.iter().map(|&code| steps[row] * f32::from(code) + lows[row]).collect();
+                let mut out = vec![9.0; cols];
+                kernels.write_embedding(table, row, &mut out);
+                assert_eq!(out, values);
+                kernels.add_embedding(table, row, &mut out);
+                assert_eq!(out, values.iter().map(|value| value + value).collect::<Vec<f32>>());
             }
         }
     });
@@ -61,7 +82,7 @@ fn product_codes_stand_for_the_codes_of_their_entries() {
             let (bytes, codebook) = (random_codes(5 * parts, 256), random_codes(256 * cols, 256));
             let rows = EmbeddingRows::product(values, 5, cols, &bytes, &codebook).expect("a good table");
             let (steps, lows) = (noise(cols, 1, 0.1), noise(cols, 2, 1.0));
-            let table = EmbeddingTable { rows, steps: &steps, lows: &lows };
+            let table = EmbeddingTable { rows, by_row: false, steps: &steps, lows: &lows };
             for (row, numbers) in bytes.chunks_exact(parts).enumerate() {
                 let code = |col: usize| codebook[usize::from(numbers[col / values]) * cols + col];
                 assert_eq!(rows.row_codes(row), (0..cols).map(code).collect::<Vec<u8>>());

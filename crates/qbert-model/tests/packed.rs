@@ -57,8 +57,10 @@ impl Parts {
             let groups = if width % 2 == 0 { GroupSpec::PerNeuron } else { GroupSpec::PerHead };
             *plan.site_mut(site).unwrap() = SitePlan::new(bits(width), groups, RangeMethod::MinMax);
         }
-        let table = |width| SitePlan::new(bits(width), GroupSpec::Count(4), RangeMethod::MinMax);
-        let plan = plan.with_embedding(EmbeddingPlan { word: table(4), position: table(3), token_type: table(32) });
+        let table = |width, groups| SitePlan::new(bits(width), groups, RangeMethod::MinMax);
+        let (columns, rows) = (GroupSpec::Count(4), GroupSpec::PerRow);
+        let (word, position, token_type) = (table(4, columns), table(3, rows), table(32, columns));
+        let plan = plan.with_embedding(EmbeddingPlan { word, position, token_type });
         let parameters = Parameters::new(layout, values);
         let sites = quantize_sites(&config, &parameters, &plan);
         let params = |seed: u8| ActivationParams::new(0.01 * f32::from(seed + 1), 17 * seed).unwrap();
@@ -129,7 +131,9 @@ fn check_equal(parts: &Parts, model: &PackedModel) {
                 let matrix = &parts.sites[&site.unwrap()];
                 let codes: Vec<u8> = (0..rows.rows()).flat_map(|row| rows.row_codes(row)).collect();
                 assert_eq!((codes.as_slice(), groups.layout()), (matrix.codes(), matrix.layout()));
-                assert_eq!((groups.affines(), groups.steps().len()), (matrix.affines(), rows.cols()));
+                let by_row = groups.layout().axis().is_by_row();
+                let steps = if by_row { rows.rows() } else { rows.cols() };
+                assert_eq!((groups.affines(), groups.steps().len()), (matrix.affines(), steps));
                 compared += 1;
             }
         }
@@ -354,6 +358,11 @@ fn every_complaint() {
             lie(&|a| a.bytes_of("pooler.dense.bias")[4..8].copy_from_slice(&float(f32::NAN))),
         ),
         ("a negative step", lie(&|a| a.bytes_of("layer.0.key.groups")[..4].copy_from_slice(&float(-1.0)))),
+        (
+            "a row whose range ends before it begins",
+            lie(&|a| a.bytes_of("embedding.position.ranges")[..4].copy_from_slice(&[0x80, 0x3f, 0x00, 0x3f])),
+        ),
+        ("a row without an end", lie(&|a| a.bytes_of("embedding.position.ranges")[2..4].copy_from_slice(&[0x80, 0x7f]))),
         ("an activation step of 0", lie(&|a| a.bytes_of("layer.1.activations")[..4].copy_from_slice(&float(0.0)))),
         ("half a zero point", lie(&|a| a.bytes_of("layer.1.activations")[4..8].copy_from_slice(&float(12.5)))),
         ("a zero point of 300", lie(&|a| a.bytes_of("layer.1.activations")[4..8].copy_from_slice(&float(300.0)))),

@@ -279,8 +279,8 @@ pub fn plan_by_widths(config: &Config, widths: &PartWidths) -> Result<Plan> {
             plan = plan.with_layer_bits(layer, middle)?;
         }
     }
-    let groups = GroupSpec::default_for(config.embedding_size);
-    let table = |width| SitePlan::table(width, groups, widths.range);
+    let table =
+        |width| SitePlan::table(width, GroupSpec::default_for_table(width, config.embedding_size), widths.range);
     let (word, rest) = (table(widths.word_embedding), table(widths.other_embeddings));
     let activation = ActivationPlan { bits: widths.activations, range: RangeMethod::MinMax };
     Ok(plan.with_embedding(EmbeddingPlan { word, position: rest, token_type: rest }).with_activation(activation))

@@ -21,6 +21,9 @@ pub enum Error {
         /// What was given.
         found: String,
     },
+    /// A range for each row where rows have none.
+    #[error("groups of \"row\" do not fit")]
+    RowGroups,
     /// Product codes for a matrix, or with another width than 8.
     #[error("{site} cannot have product codes")]
     Product {
@@ -361,7 +364,10 @@ impl Error {
                     .to_owned()
             }
             Self::GroupSpec { .. } | Self::ZeroGroups => {
-                "use a number of groups from 1 up, \"head\" or \"neuron\"".to_owned()
+                "use a number of groups from 1 up, \"head\", \"neuron\", or \"row\" for an embedding table".to_owned()
+            }
+            Self::RowGroups => {
+                "a range for each row is for embedding tables without product codes: use a number of groups".to_owned()
             }
             Self::TooManyGroups { neurons, .. } => {
                 format!("use at most {neurons} groups, or \"neuron\" for one group per output neuron")

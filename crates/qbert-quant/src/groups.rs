@@ -5,7 +5,9 @@
 //! the plan says "head": 128 groups of 768 neurons are 6 neurons each, and 64 neurons of a head are not a
 //! multiple of 6, so such groups run over head borders.
 
+use crate::bits::{BitWidth, Precision};
 use crate::error::Error;
+use crate::product::TableWidth;
 use crate::shorten::shorten;
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -22,6 +24,8 @@ pub enum GroupSpec {
     PerHead,
     /// One group for each output neuron. Text form: `neuron`.
     PerNeuron,
+    /// One group for each row of an embedding table, whose neurons are its columns. Text form: `row`.
+    PerRow,
 }
 
 impl GroupSpec {
@@ -33,6 +37,15 @@ impl GroupSpec {
     pub fn default_for(neurons: usize) -> Self {
         Self::Count(Self::DEFAULT_COUNT.min(neurons))
     }
+
+    /// The default grouping of an embedding table with codes of this width and so many columns: a range for each row at
+    /// low widths, where it loses less (docs/results/recipe.md), otherwise groups of columns as the paper has them.
+    pub fn default_for_table(width: TableWidth, columns: usize) -> Self {
+        match width {
+            TableWidth { bits: Precision::Bits(bits), product: None } if bits < BitWidth::EIGHT => Self::PerRow,
+            _ => Self::default_for(columns),
+        }
+    }
 }
 
 impl fmt::Display for GroupSpec {
@@ -41,6 +54,7 @@ impl fmt::Display for GroupSpec {
             Self::Count(count) => count.fmt(formatter),
             Self::PerHead => "head".fmt(formatter),
             Self::PerNeuron => "neuron".fmt(formatter),
+            Self::PerRow => "row".fmt(formatter),
         }
     }
 }
@@ -52,6 +66,7 @@ impl FromStr for GroupSpec {
         match text {
             "head" => Ok(Self::PerHead),
             "neuron" => Ok(Self::PerNeuron),
+            "row" => Ok(Self::PerRow),
             number => match number.parse::<usize>() {
                 Ok(0) => Err(Error::ZeroGroups),
                 Ok(count) => Ok(Self::Count(count)),
@@ -98,12 +113,13 @@ impl Groups {
     /// Settles a [`GroupSpec`] for a matrix of `neurons` output neurons in a model of `heads` heads.
     ///
     /// # Errors
-    /// As [`Groups::new`].
+    /// As [`Groups::new`]; [`Error::RowGroups`] for groups that are rows and not neurons.
     pub fn resolve(spec: GroupSpec, neurons: usize, heads: usize) -> Result<Self, Error> {
         let count = match spec {
             GroupSpec::Count(count) => count,
             GroupSpec::PerHead => heads,
             GroupSpec::PerNeuron => neurons,
+            GroupSpec::PerRow => return Err(Error::RowGroups),
         };
         Self::new(neurons, count)
     }
@@ -178,6 +194,7 @@ mod tests {
         assert!(matches!(Groups::new(8, 9), Err(Error::TooManyGroups { groups: 9, neurons: 8 })));
         assert!(matches!(Groups::resolve(GroupSpec::PerHead, 8, 0), Err(Error::ZeroGroups)));
         assert!(matches!(Groups::resolve(GroupSpec::PerNeuron, 0, 4), Err(Error::ZeroGroups)));
+        assert!(matches!(Groups::resolve(GroupSpec::PerRow, 8, 4), Err(Error::RowGroups)));
         for text in ["0", "-1", "heads", "", "12.5"] {
             assert!(text.parse::<GroupSpec>().is_err(), "{text:?}");
         }
@@ -202,7 +219,7 @@ mod tests {
 
         #[test]
         fn the_text_form_reads_back(count in 1_usize..5000) {
-            for spec in [GroupSpec::Count(count), GroupSpec::PerHead, GroupSpec::PerNeuron] {
+            for spec in [GroupSpec::Count(count), GroupSpec::PerHead, GroupSpec::PerNeuron, GroupSpec::PerRow] {
                 prop_assert_eq!(spec.to_string().parse::<GroupSpec>().unwrap(), spec);
             }
         }

@@ -19,12 +19,26 @@ use std::ops;
 
 /// Along which side of a matrix its output neurons lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Axis {
     /// Each row is an output neuron: weights `[out, in]`.
     Rows,
     /// Each column is an output neuron: embedding tables `[vocabulary, hidden]`.
     Columns,
+    /// An embedding table whose rows have a range each. Its neurons are columns, but what is looked up is a row, and rows
+    /// differ in size: those of rare words are short. There are tens of thousands of these ranges, so their ends are
+    /// rounded to bf16 ([`Range::to_bf16`]) and take four bytes.
+    TableRows,
+}
+
+impl Axis {
+    /// Whether every value of a row is quantized on the same range.
+    pub fn is_by_row(self) -> bool {
+        match self {
+            Self::Rows | Self::TableRows => true,
+            Self::Columns => false,
+        }
+    }
 }
 
 /// The shape of a row-major matrix and the grouping of its output neurons.
@@ -49,14 +63,16 @@ impl Layout {
         Self::resolve(rows, cols, axis, GroupSpec::Count(groups), 1)
     }
 
-    /// Lays out a matrix as a plan says, in a model of `heads` heads.
+    /// Lays out a matrix as a plan says, in a model of `heads` heads. A table of [`Axis::Columns`] with a range for each
+    /// row becomes one of [`Axis::TableRows`].
     ///
     /// # Errors
     /// As [`Layout::new`].
     pub fn resolve(rows: usize, cols: usize, axis: Axis, spec: GroupSpec, heads: usize) -> Result<Self, Error> {
-        let (neurons, inputs) = match axis {
-            Axis::Rows => (rows, cols),
-            Axis::Columns => (cols, rows),
+        let (axis, spec, neurons, inputs) = match (axis, spec) {
+            (Axis::Rows, spec) => (axis, spec, rows, cols),
+            (Axis::Columns | Axis::TableRows, GroupSpec::PerRow) => (Axis::TableRows, GroupSpec::PerNeuron, rows, rows),
+            (Axis::Columns | Axis::TableRows, spec) => (Axis::Columns, spec, cols, rows),
         };
         if rows == 0 || cols == 0 || rows.checked_mul(cols).is_none() || inputs > Self::MOST_INPUTS {
             return Err(Error::Shape { rows, cols });
@@ -133,7 +149,7 @@ impl Layout {
         scratch: &mut Scratch,
     ) -> Result<f64, Error> {
         self.with_group(values, group, scratch, |members, scratch| {
-            Ok(squared_error(members, method.fit(members, bits, scratch)?, bits))
+            Ok(squared_error(members, self.stored(method.fit(members, bits, scratch)?), bits))
         })
     }
 
@@ -150,9 +166,10 @@ impl Layout {
         if span.is_empty() {
             return Err(Error::Length { what: "groups", expected: self.groups.count(), found: group + 1 });
         }
-        if self.axis == Axis::Rows || span.len() == self.cols {
-            let start = if self.axis == Axis::Rows { span.start * self.cols } else { 0 };
-            let length = if self.axis == Axis::Rows { span.len() * self.cols } else { values.len() };
+        let by_row = self.axis.is_by_row();
+        if by_row || span.len() == self.cols {
+            let start = if by_row { span.start * self.cols } else { 0 };
+            let length = if by_row { span.len() * self.cols } else { values.len() };
             return work(&values[start..start + length], scratch)
                 .map_err(|error| shift_index(error, |index| start + index));
         }
@@ -165,6 +182,11 @@ impl Layout {
         scratch.gathered = gathered;
         let place = |index: usize| index / span.len() * self.cols + span.start + index % span.len();
         result.map_err(|error| shift_index(error, place))
+    }
+
+    /// A range as it is stored.
+    fn stored(&self, range: Range) -> Range {
+        if self.axis == Axis::TableRows { range.to_bf16() } else { range }
     }
 
     /// Checks that `found` elements are exactly the rows `rows`.
@@ -226,8 +248,9 @@ impl QuantParams {
     ///
     /// # Errors
     /// [`Error::Length`] when there are not as many ranges as groups.
-    pub fn from_ranges(layout: Layout, bits: BitWidth, ranges: Vec<Range>) -> Result<Self, Error> {
+    pub fn from_ranges(layout: Layout, bits: BitWidth, mut ranges: Vec<Range>) -> Result<Self, Error> {
         check_length("ranges", layout.groups.count(), ranges.len())?;
+        ranges.iter_mut().for_each(|range| *range = layout.stored(*range));
         let affines = ranges.iter().map(|&range| Affine::from_range(range, bits)).collect();
         let zeros = || vec![0.0; layout.groups.neurons()];
         let neurons = Neurons { low: zeros(), high: zeros(), step: zeros(), inverse: zeros() };
@@ -244,6 +267,7 @@ impl QuantParams {
     /// [`Error::Length`] when there is no such group.
     pub fn set_range(&mut self, group: usize, range: Range) -> Result<(), Error> {
         let count = self.ranges.len();
+        let range = self.layout.stored(range);
         let place = self.ranges.get_mut(group);
         *place.ok_or(Error::Length { what: "groups", expected: count, found: group.saturating_add(1) })? = range;
         self.affines[group] = Affine::from_range(range, self.bits);
@@ -410,8 +434,8 @@ impl QuantParams {
         Ok(())
     }
 
-    /// Calls `work` for each row, with the row's number where a row is a neuron and `None` where the
-    /// columns are.
+    /// Calls `work` for each row, with the row's number where a row has one range and `None` where the
+    /// columns have.
     fn each_row<T>(
         &self,
         rows: ops::Range<usize>,
@@ -421,7 +445,7 @@ impl QuantParams {
     ) {
         let cols = self.layout.cols;
         for (row, (values, results)) in rows.zip(input.chunks_exact(cols).zip(output.chunks_exact_mut(cols))) {
-            work((self.layout.axis == Axis::Rows).then_some(row), values, results);
+            work(self.layout.axis.is_by_row().then_some(row), values, results);
         }
     }
 }

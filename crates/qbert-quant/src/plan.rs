@@ -11,6 +11,7 @@ mod write;
 use crate::bits::Precision;
 use crate::error::Error;
 use crate::groups::GroupSpec;
+use crate::matrix::{Axis, Layout};
 use crate::product::{ProductWidth, TableWidth};
 use crate::range::RangeMethod;
 use crate::site::{Embedding, Matrix, Site};
@@ -42,6 +43,17 @@ impl SitePlan {
     /// The same for a table of this width.
     pub fn table(width: TableWidth, groups: GroupSpec, range: RangeMethod) -> Self {
         Self { bits: width.bits, groups, range, product: width.product }
+    }
+
+    /// The grouping of a matrix of this shape, in a model of `heads` heads.
+    ///
+    /// # Errors
+    /// As [`Layout::resolve`]; [`Error::RowGroups`] with product codes, whose codebook needs the ranges of columns.
+    pub fn layout(&self, rows: usize, cols: usize, axis: Axis, heads: usize) -> Result<Layout, Error> {
+        match (self.product, self.groups) {
+            (Some(_), GroupSpec::PerRow) => Err(Error::RowGroups),
+            _ => Layout::resolve(rows, cols, axis, self.groups, heads),
+        }
     }
 
     /// The width as people write it: `2`, or `8/6` for product codes.
@@ -98,7 +110,7 @@ impl LayerPlan {
     }
 }
 
-/// The three embedding tables. Groups are over the hidden columns (App. C.2).
+/// The three embedding tables. Groups are over the hidden columns (App. C.2), or every row has a range of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct EmbeddingPlan {
     /// Word pieces.

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::matrix::{Axis, Layout, QuantParams};
 use crate::product::{Codebook, ProductWidth};
 use crate::quantizer::Affine;
-use crate::range::check_length;
+use crate::range::{Range, check_length};
 use std::ops;
 
 /// The codes of a matrix, one byte each, with the quantizers of its groups.
@@ -17,6 +17,8 @@ pub struct QuantizedMatrix {
     layout: Layout,
     bits: BitWidth,
     affines: Vec<Affine>,
+    /// Of the rows of a table, if they have ranges: these are stored, and not what follows from them.
+    row_ranges: Vec<Range>,
     codes: Vec<u8>,
     product: Option<ProductCodes>,
 }
@@ -53,7 +55,9 @@ impl QuantizedMatrix {
         let layout = params.layout();
         let mut codes = vec![0; layout.elements()];
         params.quantize_rows(0..layout.rows(), values, &mut codes)?;
-        Ok(Self { layout, bits: params.bits(), affines: params.affines().to_vec(), codes, product: None })
+        let (bits, affines) = (params.bits(), params.affines().to_vec());
+        let row_ranges = if layout.axis() == Axis::TableRows { params.ranges().to_vec() } else { Vec::new() };
+        Ok(Self { layout, bits, affines, row_ranges, codes, product: None })
     }
 
     /// Quantizes a whole table to product codes. Its codes are those that the entries of the codebook stand for.
@@ -66,7 +70,7 @@ impl QuantizedMatrix {
         let codes = codebook.expand(&product.numbers)?;
         check_length("codes", params.layout().elements(), codes.len())?;
         let (layout, affines) = (params.layout(), params.affines().to_vec());
-        Ok(Self { layout, bits: params.bits(), affines, codes, product: Some(product) })
+        Ok(Self { layout, bits: params.bits(), affines, row_ranges: Vec::new(), codes, product: Some(product) })
     }
 
     /// Puts a matrix together from stored parts.
@@ -74,7 +78,7 @@ impl QuantizedMatrix {
     /// # Errors
     /// [`Error::Length`] when the numbers of quantizers or codes do not fit the layout,
     /// [`Error::Code`] for a code that is too large, [`Error::BitWidth`] when a quantizer has another
-    /// width.
+    /// width, [`Error::RowGroups`] for a table whose rows have ranges.
     pub fn from_parts(layout: Layout, bits: BitWidth, affines: Vec<Affine>, codes: Vec<u8>) -> Result<Self, Error> {
         check_length("quantizers", layout.groups().count(), affines.len())?;
         check_length("codes", layout.elements(), codes.len())?;
@@ -82,7 +86,10 @@ impl QuantizedMatrix {
         if let Some(other) = affines.iter().find(|affine| affine.bits() != bits) {
             return Err(Error::BitWidth { found: other.bits().to_string() });
         }
-        Ok(Self { layout, bits, affines, codes, product: None })
+        if layout.axis() == Axis::TableRows {
+            return Err(Error::RowGroups);
+        }
+        Ok(Self { layout, bits, affines, row_ranges: Vec::new(), codes, product: None })
     }
 
     /// The shape and grouping.
@@ -98,6 +105,11 @@ impl QuantizedMatrix {
     /// The quantizer of each group.
     pub fn affines(&self) -> &[Affine] {
         &self.affines
+    }
+
+    /// The range of every row of a table of [`Axis::TableRows`]; empty for other layouts.
+    pub fn row_ranges(&self) -> &[Range] {
+        &self.row_ranges
     }
 
     /// The codes, row-major, one byte each.
@@ -138,7 +150,7 @@ impl QuantizedMatrix {
                 }
             };
             match self.layout.axis() {
-                Axis::Rows => write(&self.affines[groups.group_of(row)], 0..cols, values),
+                Axis::Rows | Axis::TableRows => write(&self.affines[groups.group_of(row)], 0..cols, values),
                 Axis::Columns => {
                     for (affine, span) in self.affines.iter().zip(groups.iter()) {
                         write(affine, span, values);
@@ -148,13 +160,12 @@ impl QuantizedMatrix {
         }
     }
 
-    /// One entry per output neuron, in order: per row with [`Axis::Rows`], per column with
-    /// [`Axis::Columns`].
+    /// One entry for everything that has a range, in order: per column with [`Axis::Columns`], otherwise per row.
     pub fn row_params(&self) -> Vec<RowParams> {
         let mut sums = vec![0_u32; self.layout.groups().neurons()];
         for (row, codes) in self.codes.chunks_exact(self.layout.cols()).enumerate() {
             match self.layout.axis() {
-                Axis::Rows => sums[row] = codes.iter().map(|&code| u32::from(code)).sum(),
+                Axis::Rows | Axis::TableRows => sums[row] = codes.iter().map(|&code| u32::from(code)).sum(),
                 Axis::Columns => sums.iter_mut().zip(codes).for_each(|(sum, &code)| *sum += u32::from(code)),
             }
         }

@@ -78,6 +78,12 @@ impl Range {
         self.high
     }
 
+    /// The range with its ends rounded to the nearest bf16, half to even. Rounding again changes nothing.
+    #[must_use]
+    pub fn to_bf16(self) -> Self {
+        Self { low: nearest_bf16(self.low), high: nearest_bf16(self.high) }
+    }
+
     /// Whether the clamp leaves `value` as it is: `low <= value <= high`. This is the straight-through
     /// mask (§3.1, App. A): the gradient of the quantizer is 1 here and 0 elsewhere.
     ///
@@ -99,6 +105,13 @@ impl Range {
         }
         Ok(())
     }
+}
+
+/// The nearest f32 whose lower 16 bits are 0. An end that would leave [`Range::LIMIT`] is cut instead.
+fn nearest_bf16(value: f32) -> f32 {
+    let bits = value.to_bits();
+    let rounded = f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000);
+    if rounded.abs() <= Range::LIMIT { rounded } else { f32::from_bits(bits & 0xffff_0000) }
 }
 
 /// Which weights the gradient of the quantizer reaches. Straight-through estimation takes the rounding as the

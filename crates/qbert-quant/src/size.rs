@@ -19,6 +19,8 @@ use serde::Serialize;
 
 /// Bytes per group: the f32 offset and the f32 step.
 const BYTES_PER_GROUP: u64 = 8;
+/// Bytes per row of a table whose rows have ranges: both ends in bf16.
+const BYTES_PER_ROW_RANGE: u64 = 4;
 
 /// A matrix or embedding table of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,14 +142,15 @@ impl ModelShape {
     /// # Errors
     /// As [`Layout::resolve`], with the name of the site.
     pub fn layout(&self, tensor: &SitedTensor, site: &SitePlan) -> Result<Layout, Error> {
-        Layout::resolve(tensor.rows, tensor.cols, tensor.axis, site.groups, self.heads)
+        site.layout(tensor.rows, tensor.cols, tensor.axis, self.heads)
             .map_err(|source| Error::AtSite { site: tensor.site, source: Box::new(source) })
     }
 }
 
-/// The bytes of a matrix's ranges: offset and step of every group.
+/// The bytes of a matrix's ranges.
 pub fn group_bytes(layout: Layout) -> u64 {
-    layout.groups().count() as u64 * BYTES_PER_GROUP
+    let bytes = if layout.axis() == Axis::TableRows { BYTES_PER_ROW_RANGE } else { BYTES_PER_GROUP };
+    layout.groups().count() as u64 * bytes
 }
 
 /// The bytes of product codes and their codebooks.

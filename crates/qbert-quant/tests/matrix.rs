@@ -18,11 +18,13 @@ struct Sample {
 }
 
 fn sample() -> impl Strategy<Value = Sample> {
-    let shape = (1_usize..9, 1_usize..9, any::<bool>(), 1_usize..9, 1_u8..=8, 0_u8..3);
-    shape.prop_flat_map(|(rows, cols, by_row, groups, bits, method)| {
-        let axis = if by_row { Axis::Rows } else { Axis::Columns };
-        let neurons = if by_row { rows } else { cols };
-        let layout = Layout::new(rows, cols, axis, groups.min(neurons)).unwrap();
+    let shape = (1_usize..9, 1_usize..9, 0_u8..3, 1_usize..9, 1_u8..=8, 0_u8..3);
+    shape.prop_flat_map(|(rows, cols, axis, groups, bits, method)| {
+        let layout = match axis {
+            0 => Layout::new(rows, cols, Axis::Rows, groups.min(rows)).unwrap(),
+            1 => Layout::new(rows, cols, Axis::Columns, groups.min(cols)).unwrap(),
+            _ => Layout::resolve(rows, cols, Axis::Columns, GroupSpec::PerRow, 1).unwrap(),
+        };
         let method = match method {
             0 => RangeMethod::MinMax,
             1 => RangeMethod::Mse,
@@ -40,7 +42,7 @@ fn fit(sample: &Sample) -> QuantParams {
 /// The group of an element, straight from the definition.
 fn group_of(layout: &Layout, index: usize) -> usize {
     let neuron = match layout.axis() {
-        Axis::Rows => index / layout.cols(),
+        Axis::Rows | Axis::TableRows => index / layout.cols(),
         Axis::Columns => index % layout.cols(),
     };
     layout.groups().group_of(neuron)
@@ -98,7 +100,8 @@ proptest! {
                 prop_assert_eq!(*gradient, if inside { 3.0 } else { 0.0 });
             }
         }
-        if sample.method == RangeMethod::MinMax {
+        // Rounding the ends of rows may leave the extreme values outside.
+        if sample.method == RangeMethod::MinMax && layout.axis() != Axis::TableRows {
             prop_assert!(gradients.iter().all(|&gradient| gradient == 3.0));
         }
     }
@@ -133,6 +136,13 @@ proptest! {
     fn stored_parts_come_back_and_row_params_give_every_value(sample in sample()) {
         let layout = sample.layout;
         let whole = QuantizedMatrix::quantize(&sample.values, &fit(&sample)).unwrap();
+        if layout.axis() == Axis::TableRows {
+            // What is stored of these are ranges, which give the same quantizers again.
+            let again = QuantParams::from_ranges(layout, sample.bits, whole.row_ranges().to_vec()).unwrap();
+            prop_assert_eq!(again.affines(), whole.affines());
+            prop_assert!(whole.row_ranges().iter().all(|range| range.to_bf16() == *range));
+            return Ok(());
+        }
         let stored: Vec<Affine> = whole.affines().iter()
             .map(|affine| Affine::new(affine.low(), affine.step(), affine.bits()).unwrap())
             .collect();
@@ -142,7 +152,7 @@ proptest! {
         let params = whole.row_params();
         let mut sums = vec![0; params.len()];
         for (index, &code) in whole.codes().iter().enumerate() {
-            let neuron = if layout.axis() == Axis::Rows { index / layout.cols() } else { index % layout.cols() };
+            let neuron = if layout.axis().is_by_row() { index / layout.cols() } else { index % layout.cols() };
             sums[neuron] += u32::from(code);
             let value = params[neuron].step * f32::from(code) + params[neuron].low;
             prop_assert_eq!(value.to_bits(), whole.dequantize()[index].to_bits());

@@ -130,6 +130,7 @@ const WRONG: &[Case] = &[
     Case { name: "0 groups", from: "groups = 128", to: "groups = 0" },
     Case { name: "negative groups", from: "groups = 128", to: "groups = -3" },
     Case { name: "groups by a wrong word", from: "\"neuron\"", to: "\"neurons\"" },
+    Case { name: "rows of a matrix", from: "\"neuron\"", to: "\"row\"" },
     Case { name: "groups as a list", from: "groups = 128", to: "groups = [1, 2]" },
     Case { name: "unknown range method", from: "range = \"min-max\" } }", to: "range = \"minmax\" } }" },
     Case { name: "percentile over 100", from: "range = \"mse\"\nlayer.0", to: "range = \"percentile:101\"\nlayer.0" },
@@ -258,8 +259,17 @@ fn plan() -> impl Strategy<Value = Plan> {
     let layer = [(); 6].map(|()| site()).prop_map(|[query, key, value, attention_output, intermediate, output]| {
         LayerPlan { query, key, value, attention_output, intermediate, output }
     });
-    let embedding =
-        [(); 3].map(|()| site()).prop_map(|[word, position, token_type]| EmbeddingPlan { word, position, token_type });
+    let table = || {
+        (site(), any::<bool>()).prop_map(|(site, by_row)| SitePlan {
+            groups: if by_row { GroupSpec::PerRow } else { site.groups },
+            ..site
+        })
+    };
+    let embedding = [table(), table(), table()].prop_map(|[word, position, token_type]| EmbeddingPlan {
+        word,
+        position,
+        token_type,
+    });
     let activation = (site(), range()).prop_map(|(site, range)| ActivationPlan { bits: site.bits, range });
     (prop::collection::vec(layer, 1..14), embedding, activation)
         .prop_map(|(layers, embedding, activation)| Plan::new(layers, embedding, activation))
@@ -311,6 +321,9 @@ fn product_codes_are_for_tables_and_read_back() {
     let text = plan.to_toml();
     assert!(text.contains(r#"word = { bits = "8/6", groups = 3, range = "min-max" }"#), "{text}");
     assert_eq!(Plan::parse(&text, "plan.toml").unwrap(), plan);
+    let rows = text.replace("groups = 3", r#"groups = "row""#);
+    let refused = Plan::parse(&rows, "plan.toml").unwrap_err();
+    assert!(refused.to_string().contains("groups of \"row\" do not fit"), "{refused}");
     let short = text.replace(r#"{ bits = "8/6", groups = 3, range = "min-max" }"#, r#""8/6""#);
     assert_eq!(Plan::parse(&short, "plan.toml").unwrap().embedding().word.product, width.product);
     for (from, to, message) in [

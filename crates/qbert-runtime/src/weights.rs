@@ -132,8 +132,8 @@ impl Floats {
 /// An embedding table.
 #[derive(Debug)]
 pub(crate) enum Table {
-    /// Packed rows, with a step and an offset per column.
-    Codes { site: Site, steps: Vec<f32>, lows: Vec<f32> },
+    /// Packed rows, with a step and an offset per column or per row.
+    Codes { site: Site, by_row: bool, steps: Vec<f32>, lows: Vec<f32> },
     /// f32 rows.
     Floats(Floats),
 }
@@ -148,7 +148,10 @@ impl Table {
     fn new(model: &PackedModel, table: Embedding) -> Result<Self> {
         let site = Site::Embedding(table);
         match model.site(site) {
-            Some(PackedSite::Table(_, groups)) => Ok(Self::Codes { site, steps: groups.steps(), lows: groups.lows() }),
+            Some(PackedSite::Table(_, groups)) => {
+                let by_row = groups.layout().axis().is_by_row();
+                Ok(Self::Codes { site, by_row, steps: groups.steps(), lows: groups.lows() })
+            }
             Some(PackedSite::Full(values, _)) => Ok(Self::Floats(keep(site, values))),
             _ => Err(missing(model, site)),
         }
@@ -157,8 +160,10 @@ impl Table {
     pub(crate) fn open<'a>(&'a self, model: &'a PackedModel) -> OpenTable<'a> {
         match self {
             Self::Floats(values) => OpenTable::Floats(values.get(model)),
-            Self::Codes { site, steps, lows } => match model.site(*site) {
-                Some(PackedSite::Table(rows, _)) => OpenTable::Codes(EmbeddingTable { rows, steps, lows }),
+            Self::Codes { site, by_row, steps, lows } => match model.site(*site) {
+                Some(PackedSite::Table(rows, _)) => {
+                    OpenTable::Codes(EmbeddingTable { rows, by_row: *by_row, steps, lows })
+                }
                 _ => OpenTable::Floats(Cow::Borrowed(&[])),
             },
         }

@@ -10,8 +10,8 @@ use common::{Golden, compute, goldens};
 use qbert_kernels::Compute;
 use qbert_model::{Checkpoint, Parameters};
 use qbert_quant::{
-    ActivationPlan, Axis, BitWidth, GroupSpec, Layout, Mask, Plan, Precision, QuantParams, RangeMethod, Scratch, Site,
-    range::squared_error,
+    ActivationPlan, Axis, BitWidth, Embedding, GroupSpec, Mask, Plan, Precision, QuantParams, RangeMethod, Scratch,
+    Site, SitePlan, range::squared_error,
 };
 use qbert_train::bert::{Activations, BackwardBuffers, Mode, Pass};
 use qbert_train::qat::weights::{UsedRows, WeightQuantizer};
@@ -46,7 +46,7 @@ impl Model {
         let parameter = self.bert.layout().site(site).unwrap();
         let axis = if site.layer().is_some() { Axis::Rows } else { Axis::Columns };
         let (rows, cols, heads) = (parameter.shape[0], parameter.shape[1], self.bert.config().heads);
-        let layout = Layout::resolve(rows, cols, axis, planned.groups, heads).unwrap();
+        let layout = planned.layout(rows, cols, axis, heads).unwrap();
         let values = self.masters.get(parameter);
         let params = QuantParams::fit(values, layout, bits, planned.range, &mut Scratch::default()).unwrap();
         Some((params, parameter.span.clone()))
@@ -77,6 +77,9 @@ fn mixed_plan(layers: usize) -> Plan {
             planned.bits = bits(4);
         }
     }
+    // The range method of this table is refined in turn while training.
+    *plan.site_mut(Site::Embedding(Embedding::Word)).unwrap() =
+        SitePlan::new(bits(4), GroupSpec::PerRow, RangeMethod::Mse);
     plan
 }
 

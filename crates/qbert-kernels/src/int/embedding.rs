@@ -1,9 +1,8 @@
 //! Embedding tables as packed rows: a lookup widens one row and dequantizes it.
 //!
 //! A row is a stream of bits, lowest bit first, code after code without gaps (the order of `qbert_quant::pack`), padded to
-//! a whole byte, so that row `r` begins at byte `r · row_bytes`. Groups are over columns, so every column has a step and
-//! an offset: `value = Δ_c · code + q0_c`, rounded twice and never fused, so it has the same bits on every instruction
-//! set.
+//! a whole byte, so that row `r` begins at byte `r · row_bytes`. Every column, or every row, has a step and an offset:
+//! `value = Δ · code + q0`, rounded twice and never fused, so it has the same bits on every instruction set.
 //!
 //! A row of product codes is a byte for every few columns: the number of an entry in a codebook of 256 rows, whose codes
 //! of 8 bits in these columns are those of the row.
@@ -242,14 +241,16 @@ fn widen_chunk<const BITS: usize>(bytes: &[u8]) -> [u8; CHUNK] {
     codes
 }
 
-/// An embedding table with the step and offset of every column.
+/// An embedding table with its steps and offsets.
 #[derive(Clone, Copy, Debug)]
 pub struct EmbeddingTable<'a> {
     /// The codes.
     pub rows: EmbeddingRows<'a>,
-    /// `Δ` of each column.
+    /// Whether rows or columns have a step and an offset each.
+    pub by_row: bool,
+    /// `Δ` of each.
     pub steps: &'a [f32],
-    /// `q0` of each column.
+    /// `q0` of each.
     pub lows: &'a [f32],
 }
 
@@ -265,16 +266,23 @@ impl Kernel for Lookup<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { table: EmbeddingTable { rows, steps, lows }, row, out, add } = self;
+        let Self { table: EmbeddingTable { rows, by_row, steps, lows }, row, out, add } = self;
         let bytes = rows.row(row);
+        let own = by_row.then(|| (simd.splat(steps[row]), simd.splat(lows[row])));
         for (chunk, out) in out.chunks_mut(CHUNK).enumerate() {
             let codes = rows.chunk(bytes, chunk);
             for (index, out) in out.chunks_mut(S::LANES).enumerate() {
                 let col = chunk * CHUNK + index * S::LANES;
-                let (steps, lows) = (&steps[col..col + out.len()], &lows[col..col + out.len()]);
+                let (step, low) = match own {
+                    Some(own) => own,
+                    None => {
+                        let columns = col..col + out.len();
+                        (simd.load_partial(&steps[columns.clone()]), simd.load_partial(&lows[columns]))
+                    }
+                };
                 // SAFETY: the codes of a chunk are whole vectors.
                 let codes = unsafe { simd.load_u8_as_f32_ptr(codes.as_ptr().add(index * S::LANES)) };
-                let value = simd.add(simd.mul(simd.load_partial(steps), codes), simd.load_partial(lows));
+                let value = simd.add(simd.mul(step, codes), low);
                 let value = if add { simd.add(simd.load_partial(out), value) } else { value };
                 simd.store_partial(out, value);
             }
@@ -286,7 +294,7 @@ impl Kernels {
     /// `out = value` of one row of a table.
     ///
     /// # Panics
-    /// When there is no such row, or a slice does not have one element per column.
+    /// When there is no such row, or a slice has another length than the table asks for.
     pub fn write_embedding(self, table: EmbeddingTable<'_>, row: usize, out: &mut [f32]) {
         check(&table, out);
         self.run(Lookup { table, row, out, add: false });
@@ -303,6 +311,13 @@ impl Kernels {
 }
 
 fn check(table: &EmbeddingTable<'_>, out: &[f32]) {
-    let lengths = [table.rows.cols, table.steps.len(), table.lows.len(), out.len()];
-    assert!(lengths.iter().all(|&length| length == lengths[0]), "columns, steps, offsets and output of {lengths:?}");
+    let EmbeddingTable { rows, by_row, steps, lows } = table;
+    let expected = if *by_row { rows.rows } else { rows.cols };
+    assert!(
+        steps.len() == expected && lows.len() == expected,
+        "{} steps and {} offsets of {expected}",
+        steps.len(),
+        lows.len()
+    );
+    assert!(out.len() == rows.cols, "an output of {} for {} columns", out.len(), rows.cols);
 }

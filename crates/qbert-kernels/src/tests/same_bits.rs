@@ -281,7 +281,7 @@ fn integer_layers(compute: &Compute, tokens: usize, inputs: usize, neurons: usiz
     let rows = EmbeddingRows::pack(&codes(2 * inputs, 33, 32), 5, 2, inputs).expect("a good table");
     let rows = EmbeddingRows::new(5, 2, inputs, &rows).expect("just packed");
     let (steps, lows) = (noise(inputs, 34), noise(inputs, 35));
-    let table = EmbeddingTable { rows, steps: &steps, lows: &lows };
+    let table = EmbeddingTable { rows, by_row: false, steps: &steps, lows: &lows };
     let mut out = vec![0.0; inputs];
     kernels.write_embedding(table, 0, &mut out);
     kernels.add_embedding(table, 1, &mut out);

@@ -24,10 +24,11 @@ const METADATA: &str = "__metadata__";
 /// larger, is a tensor.
 const LARGEST_HEADER: u64 = 16 << 20;
 
-/// The two number formats of a packed file.
+/// The number formats of a packed file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     U8,
+    Bf16,
     F32,
 }
 
@@ -35,6 +36,7 @@ impl Kind {
     fn name(self) -> &'static str {
         match self {
             Self::U8 => "U8",
+            Self::Bf16 => "BF16",
             Self::F32 => "F32",
         }
     }
@@ -42,6 +44,7 @@ impl Kind {
     fn size(self) -> usize {
         match self {
             Self::U8 => 1,
+            Self::Bf16 => 2,
             Self::F32 => 4,
         }
     }
@@ -178,7 +181,7 @@ fn parse(file: &[u8], end: usize) -> Result<Header, String> {
 }
 
 fn entry(name: String, raw: &RawEntry, data: usize) -> Result<Entry, String> {
-    let kind = [Kind::U8, Kind::F32].into_iter().find(|kind| kind.name() == raw.dtype);
+    let kind = [Kind::U8, Kind::Bf16, Kind::F32].into_iter().find(|kind| kind.name() == raw.dtype);
     let kind = kind.ok_or_else(|| format!("tensor `{}` is stored as {}", shorten(&name), shorten(&raw.dtype)))?;
     let place = |offset: u64| usize::try_from(offset).ok()?.checked_add(data);
     let bytes = place(raw.data_offsets[0]).zip(place(raw.data_offsets[1]));

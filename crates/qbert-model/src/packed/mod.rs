@@ -83,7 +83,7 @@ pub enum PackedTokenizer<'a> {
 pub enum PackedSite<'a> {
     /// An encoder matrix: tiles of codes and its groups' quantizers.
     Matrix(PackedWeights<'a>, PackedGroups<'a>),
-    /// An embedding table: rows of codes and its groups' quantizers, over columns.
+    /// An embedding table: rows of codes and its groups' quantizers, over columns or one per row.
     Table(EmbeddingRows<'a>, PackedGroups<'a>),
     /// A site that the plan leaves in f32: row-major values and the number of columns.
     Full(Cow<'a, [f32]>, usize),
@@ -107,12 +107,12 @@ impl<'a> PackedGroups<'a> {
         self.affines
     }
 
-    /// `Δ` of every output neuron: every row of a matrix, every column of a table.
+    /// `Δ` of every row of a matrix, and of every column of a table, or every row if rows have ranges.
     pub fn steps(&self) -> Vec<f32> {
         self.per_neuron(Affine::step)
     }
 
-    /// `q0` of every output neuron.
+    /// `q0` of the same.
     pub fn lows(&self) -> Vec<f32> {
         self.per_neuron(Affine::low)
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use qbert_quant::{
-    ActivationParams, Affine, BitWidth, Layout as MatrixLayout, Plan, Precision, Site, SitedTensor, shorten,
-    shorten_list,
+    ActivationParams, Affine, Axis, BitWidth, Layout as MatrixLayout, Plan, Precision, Range, Site, SitedTensor,
+    shorten, shorten_list,
 };
 
 use super::header::{Entry, Header, Kind, Problem};
@@ -165,10 +165,7 @@ impl<'a> Reader<'a> {
     /// A tensor of finite floats in this shape.
     fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Entry> {
         let entry = self.take(name, Kind::F32)?;
-        if entry.shape != shape {
-            let (found, asked) = (shorten_list(&entry.shape), shorten_list(shape));
-            return Err(self.damaged(format!("tensor `{name}` has shape {found}, the model asks for {asked}")));
-        }
+        self.check_shape(&entry, shape)?;
         let bad = self.values(&entry).position(|value| !value.is_finite());
         match bad {
             None => Ok(entry),
@@ -177,6 +174,14 @@ impl<'a> Reader<'a> {
                 Err(Error::NotFinite { path: self.path.to_owned(), tensor: name.to_owned(), index, value })
             }
         }
+    }
+
+    fn check_shape(&self, entry: &Entry, shape: &[usize]) -> Result<()> {
+        if entry.shape == shape {
+            return Ok(());
+        }
+        let (name, found, asked) = (&entry.name, shorten_list(&entry.shape), shorten_list(shape));
+        Err(self.damaged(format!("tensor `{name}` has shape {found}, the model asks for {asked}")))
     }
 
     fn values(&self, entry: &Entry) -> impl Iterator<Item = f32> + use<'a> {
@@ -197,7 +202,8 @@ impl<'a> Reader<'a> {
             let bytes = self.floats(&parameter.name, &[rows, cols])?.bytes;
             return Ok(StoredSite::Full { cols, bytes });
         };
-        let layout = MatrixLayout::resolve(rows, cols, axis, planned.groups, heads)
+        let layout = planned
+            .layout(rows, cols, axis, heads)
             .map_err(|source| qbert_quant::Error::AtSite { site, source: Box::new(source) })?;
         let bytes = self.take(&format!("{site}.codes"), Kind::U8)?.bytes;
         let codebook = match planned.product {
@@ -207,12 +213,34 @@ impl<'a> Reader<'a> {
         let product = planned.product.zip(codebook);
         let codes = StoredCodes { bits, product, bytes };
         self.check_codes(tensor, &codes)?;
+        let affines = match layout.axis() {
+            Axis::TableRows => self.row_affines(site, layout, bits)?,
+            Axis::Rows | Axis::Columns => self.group_affines(site, layout, bits)?,
+        };
+        Ok(StoredSite::Codes { codes, layout, affines })
+    }
+
+    /// One quantizer per group, from its step and offset.
+    fn group_affines(&mut self, site: Site, layout: MatrixLayout, bits: BitWidth) -> Result<Vec<Affine>> {
         let groups = self.floats(&format!("{site}.groups"), &[layout.groups().count(), 2])?;
         let numbers: Vec<f32> = self.values(&groups).collect();
         let affines = numbers.as_chunks::<2>().0.iter().map(|&[step, low]| Affine::new(low, step, bits));
         let affines: std::result::Result<Vec<Affine>, _> = affines.collect();
-        let affines = affines.map_err(|error| self.damaged(format!("{site}: {error}")))?;
-        Ok(StoredSite::Codes { codes, layout, affines })
+        affines.map_err(|error| self.damaged(format!("{site}: {error}")))
+    }
+
+    /// One quantizer per row of a table, from the ends of its range in bf16.
+    fn row_affines(&mut self, site: Site, layout: MatrixLayout, bits: BitWidth) -> Result<Vec<Affine>> {
+        let name = format!("{site}.ranges");
+        let entry = self.take(&name, Kind::Bf16)?;
+        let shape = [layout.rows(), 2];
+        self.check_shape(&entry, &shape)?;
+        let (ends, _) = self.bytes[entry.bytes.clone()].as_chunks::<4>();
+        let end = |bytes: [u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16);
+        let affine =
+            |&[a, b, c, d]: &[u8; 4]| Range::new(end([a, b]), end([c, d])).map(|range| Affine::from_range(range, bits));
+        let affines: std::result::Result<Vec<Affine>, _> = ends.iter().map(affine).collect();
+        affines.map_err(|error| self.damaged(format!("{name}: {error}")))
     }
 
     /// Checks the length, and that the padding is zero.

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use qbert_kernels::int::{EmbeddingRows, LayoutError, pack};
-use qbert_quant::{BitWidth, Layout as MatrixLayout, Plan, Precision, QuantizedMatrix, Site, TableWidth};
+use qbert_quant::{Axis, BitWidth, Plan, Precision, QuantizedMatrix, Site, TableWidth};
 
 use super::header::{self, Kind, NewTensor};
 use super::{LayerActivations, PackedTokenizer, VERSION, coding_of};
@@ -186,7 +186,7 @@ fn check_matrix(
         let found = TableWidth { bits: planned.bits, product };
         return Err(format!("{site} has codes of {found} bits, planned are {}", planned.width()));
     }
-    let layout = MatrixLayout::resolve(found.rows(), found.cols(), found.axis(), planned.groups, heads);
+    let layout = planned.layout(found.rows(), found.cols(), found.axis(), heads);
     if layout.as_ref() != Ok(&found) {
         return Err(format!("{site} has {} groups, planned are {}", found.groups().count(), planned.groups));
     }
@@ -209,7 +209,14 @@ fn codebook_tensor(site: Site, matrix: &QuantizedMatrix) -> Option<NewTensor> {
     Some(NewTensor { name: format!("{site}.codebook"), kind: Kind::U8, shape: vec![bytes.len()], bytes })
 }
 
+/// The step and offset of every group. Rows of a table have the two ends of their ranges instead, which are bf16 numbers.
 fn group_tensor(site: Site, matrix: &QuantizedMatrix) -> NewTensor {
+    if matrix.layout().axis() == Axis::TableRows {
+        let ends = matrix.row_ranges().iter().flat_map(|range| [range.low(), range.high()]);
+        let bytes = ends.flat_map(|end| ((end.to_bits() >> 16) as u16).to_le_bytes()).collect();
+        let shape = vec![matrix.row_ranges().len(), 2];
+        return NewTensor { name: format!("{site}.ranges"), kind: Kind::Bf16, shape, bytes };
+    }
     let numbers = matrix.affines().iter().flat_map(|affine| [affine.step(), affine.low()]);
     let shape = vec![matrix.affines().len(), 2];
     NewTensor {

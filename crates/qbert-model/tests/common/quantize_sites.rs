@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use qbert_model::{Config, Parameters};
-use qbert_quant::{Codebook, Layout, Plan, Precision, QuantParams, QuantizedMatrix, Scratch, Site};
+use qbert_quant::{Codebook, Plan, Precision, QuantParams, QuantizedMatrix, Scratch, Site};
 
 /// The codes of every site that the plan quantizes, with ranges fitted as the plan says.
 pub(crate) fn quantize_sites(config: &Config, parameters: &Parameters, plan: &Plan) -> BTreeMap<Site, QuantizedMatrix> {
@@ -12,7 +12,7 @@ pub(crate) fn quantize_sites(config: &Config, parameters: &Parameters, plan: &Pl
     for tensor in config.shape(None).tensors {
         let planned = plan.site(tensor.site).unwrap();
         let Precision::Bits(bits) = planned.bits else { continue };
-        let layout = Layout::resolve(tensor.rows, tensor.cols, tensor.axis, planned.groups, config.heads).unwrap();
+        let layout = planned.layout(tensor.rows, tensor.cols, tensor.axis, config.heads).unwrap();
         let values = parameters.site(tensor.site).unwrap();
         let params = QuantParams::fit(values, layout, bits, planned.range, &mut scratch).unwrap();
         let stored = match planned.product {

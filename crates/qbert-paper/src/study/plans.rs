@@ -84,7 +84,7 @@ impl Study {
 fn with_fitting_groups(mut plan: Plan, shape: &ModelShape) -> Result<Plan> {
     for tensor in &shape.tensors {
         let neurons = match tensor.axis {
-            Axis::Rows => tensor.rows,
+            Axis::Rows | Axis::TableRows => tensor.rows,
             Axis::Columns => tensor.cols,
         };
         let own = plan.site_mut(tensor.site)?;

@@ -6,8 +6,8 @@ use qbert_documents::BitCount;
 use qbert_kernels::Threads;
 use qbert_model::sizes::file_size;
 use qbert_quant::{
-    EmbeddingPlan, GroupSpec, LayerSensitivity, Metric, ModelShape, Plan, Precision, Preset, RangeMethod, Ranking,
-    Site, SitePlan, Widths,
+    Embedding, EmbeddingPlan, GroupSpec, LayerSensitivity, Metric, ModelShape, Plan, Precision, Preset, RangeMethod,
+    Ranking, Site, SitePlan, Widths,
 };
 
 use super::choose::Mixed;
@@ -182,16 +182,20 @@ fn details(request: &PlanRequest, shape: &ModelShape, mut plan: Plan) -> Result<
         }
     }
     let mut embedding = *plan.embedding();
-    // The columns of a table are grouped, as many in all tables. The paper's plans have the paper's groups.
-    let columns = shape.tensors.iter().find(|tensor| tensor.site.layer().is_none()).map_or(1, |table| table.cols);
-    let usual = request.preset.is_none().then_some(GroupSpec::default_for(columns));
-    if let Some(groups) = request.embedding_groups.or(usual) {
-        (embedding.word.groups, embedding.position.groups, embedding.token_type.groups) = (groups, groups, groups);
-    }
     if let (Some(&word), Some(&rest)) = (request.embedding_bits.first(), request.embedding_bits.last()) {
         embedding.word = SitePlan::table(word, embedding.word.groups, embedding.word.range);
         // The other tables are too small for codebooks.
         (embedding.position.bits, embedding.token_type.bits) = (rest.bits, rest.bits);
+    }
+    let columns = shape.tensors.iter().find(|tensor| tensor.site.layer().is_none()).map_or(1, |table| table.cols);
+    for table in Embedding::ALL {
+        let own = embedding.get_mut(table);
+        // The paper's plans have the paper's groups.
+        let usual = request.preset.is_none().then(|| GroupSpec::default_for_table(own.width(), columns));
+        own.groups = request.embedding_groups.or(usual).unwrap_or(own.groups);
+        if own.product.is_some() && own.groups == GroupSpec::PerRow {
+            return Err(Error::from(qbert_quant::Error::RowGroups).about("`plan.embedding_groups`"));
+        }
     }
     Ok(plan.with_embedding(embedding))
 }

@@ -78,8 +78,7 @@ pub fn plan_errors(
     let planned = planned.collect::<Result<Vec<_>>>()?;
     for (index, (tensor, own)) in planned.iter().enumerate() {
         let weights = weights_of(parameters, tensor.site)?;
-        let layout = Layout::resolve(tensor.rows, tensor.cols, tensor.axis, own.groups, shape.heads)
-            .map_err(at_site(tensor.site))?;
+        let layout = own.layout(tensor.rows, tensor.cols, tensor.axis, shape.heads).map_err(at_site(tensor.site))?;
         let whole = Part::whole(index, layout, weights, std::slice::from_ref(&own.bits), own.range);
         parts.extend(whole.split());
         sites.push(tensor.site);

@@ -96,7 +96,6 @@ fn plan_request(job: &Job, checkpoint: &Checkpoint) -> Result<PlanRequest> {
     if request.preset.is_none() {
         let narrowest = config.hidden_size.min(config.intermediate_size);
         request.groups = request.groups.or(Some(GroupSpec::default_for(narrowest)));
-        request.embedding_groups = request.embedding_groups.or(Some(GroupSpec::default_for(config.hidden_size)));
     }
     let limits = request.size.is_some() || request.budget.is_some() || request.max_drop.is_some();
     let open = request.high.is_empty() && !limits;

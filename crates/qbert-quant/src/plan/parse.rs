@@ -154,7 +154,7 @@ impl<'tree, 'text> Table<'tree, 'text> {
         let text = match value.get_ref() {
             DeValue::String(text) => text.to_string(),
             DeValue::Integer(number) => integer(value).map_or_else(|| number.to_string(), |number| number.to_string()),
-            _ => return Err(self.wrong_type(value, "groups", "a number, \"head\" or \"neuron\"")),
+            _ => return Err(self.wrong_type(value, "groups", "a number, \"head\", \"neuron\" or \"row\"")),
         };
         text.parse().map(Some).map_err(|reason| self.bad_value(value, &format!("groups of {}", self.name), reason))
     }
@@ -216,6 +216,10 @@ impl<'section, 'tree, 'text> Defaults<'section, 'tree, 'text> {
         };
         let groups = groups.or(self.groups).ok_or_else(|| section.missing("groups"))?;
         let range = range.or(self.range).ok_or_else(|| section.missing("range"))?;
+        let fits = groups != GroupSpec::PerRow || (site.layer().is_none() && width.product.is_none());
+        if !fits {
+            return Err(section.bad_value(value, &format!("groups of {name}"), Error::RowGroups));
+        }
         Ok(SitePlan::table(width, groups, range))
     }
 }

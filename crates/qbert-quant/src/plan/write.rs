@@ -16,7 +16,8 @@ const HEADER: &str = "\
 # A site that needs more than bits is written { bits = 4, groups = \"neuron\", range = \"min-max\" }.
 ";
 
-/// Stands in the header only where it matters, so that other plans have the text that they always had.
+/// These stand in the header only where they matter, so that other plans have the text that they always had.
+const ROWS: &str = "# groups = \"row\" in a table: every row has a range of its own.\n";
 const PRODUCT: &str = "# \"8/6\" in a table: six values of a row share a code of a byte (product codes).\n";
 
 /// What the head of a section says.
@@ -30,6 +31,9 @@ pub(super) fn to_toml(plan: &Plan, origin: &str) -> String {
     let mut text = HEADER.to_owned();
     if plan.sites().any(|(_, site)| site.product.is_some()) {
         text.push_str(PRODUCT);
+    }
+    if plan.sites().any(|(_, site)| site.groups == GroupSpec::PerRow) {
+        text.push_str(ROWS);
     }
     for (index, line) in origin.lines().enumerate() {
         // TOML allows no control characters in comments, and a file's name may hold them.

@@ -27,7 +27,7 @@ use qbert_kernels::int::{Neurons, WideWeights};
 use qbert_kernels::{CHUNK, Compute};
 use qbert_model::{Config, ParameterLayout};
 use qbert_quant::{
-    Codebook, Embedding, Error as QuantError, Mask, Plan, QuantParams, QuantizedMatrix, Range, RangeMethod, Site,
+    Axis, Codebook, Embedding, Error as QuantError, Mask, Plan, QuantParams, QuantizedMatrix, Range, RangeMethod, Site,
     SitePlan,
 };
 
@@ -48,6 +48,8 @@ type QuantResult<T> = std::result::Result<T, QuantError>;
 const LARGE_GROUP: usize = 1 << 16;
 const TURN: usize = 16;
 const LONG_TURN: usize = 256;
+/// Steps in which the rows of a table take turns: there are many, and a batch moves few of them.
+const ROW_TURN: usize = 64;
 
 /// A span of the weights in the order of the layout.
 #[derive(Debug)]
@@ -311,7 +313,11 @@ impl WeightQuantizer {
     /// As [`WeightQuantizer::fit`].
     pub fn follow(&mut self, compute: &Compute, masters: &[f32], step: usize) -> Result<()> {
         self.update(compute, masters, |all, own, index, values| {
-            let turn = if values > LARGE_GROUP { LONG_TURN } else { TURN };
+            let turn = match own.layout.axis() {
+                Axis::TableRows => ROW_TURN,
+                Axis::Rows | Axis::Columns if values > LARGE_GROUP => LONG_TURN,
+                Axis::Rows | Axis::Columns => TURN,
+            };
             let due = (index + step).is_multiple_of(turn) || own.planned.range == RangeMethod::MinMax;
             (due && !all.learns(own)).then(|| own.turn())
         })?;

@@ -50,7 +50,7 @@ impl SiteQuantizer {
         let (rows, cols) = (parameter.shape[0], parameter.shape[1]);
         let axis = if table_of(site).is_some() { Axis::Columns } else { Axis::Rows };
         let of_site = |error| at_site(site, error);
-        let layout = qbert_quant::Layout::resolve(rows, cols, axis, planned.groups, heads).map_err(of_site)?;
+        let layout = planned.layout(rows, cols, axis, heads).map_err(of_site)?;
         let nothing = Range::new(0.0, 0.0).map_err(of_site)?;
         let ranges = vec![nothing; layout.groups().count()];
         let params = QuantParams::from_ranges(layout, bits, ranges).map_err(of_site)?;
