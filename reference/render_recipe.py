@@ -1,4 +1,4 @@
-"""Writes docs/results/recipe.md from results/recipe, results/headline and results/without-training: what each piece of the training
+"""Writes docs/results/recipe.md and the README's table of the 12-layer model from results/recipe, results/headline and results/without-training: what each piece of the training
 recipe gives at 2 bits, what the best recipe loses, and what is lost without training. No number in it is typed by hand.
 
     python3 reference/render_recipe.py [--check]
@@ -10,9 +10,10 @@ import re
 import statistics
 import sys
 
-from pages import MODELS, ROOT, TASKS, finish
+from pages import MODELS, ROOT, TASKS, finish, with_region
 
 PAGE = ROOT / "docs" / "results" / "recipe.md"
+README = ROOT / "README.md"
 # By the end of a row's name, after its width.
 PIECES = {
     "qbert-2.optimal.compensate.distill": "start: refined ranges, compensated, distilled",
@@ -195,9 +196,38 @@ def page():
     yield from without_training()
 
 
+def readme_table(model):
+    """The same rows for the README: a line per task, a column per width."""
+    widths = {method: WIDTHS[method] for method in ["q-bert:2/3", "q-bert:2"]}
+    yield "| | full precision | " + " | ".join(f"{width} bits" for width in widths.values()) + " |"
+    yield "|---" * (2 + len(widths)) + "|"
+    sizes = {method: [] for method in widths}
+    full_bytes = []
+    for task, title in TASKS.items():
+        by_width = {next(iter(own.values()))["settings"]["method"]: own for own in read_rows(ROOT / "results" / "headline" / model / task).values()}
+        if not by_width:
+            continue
+        row = next(iter(next(iter(by_width.values())).values()))
+        metric, full = row["metric"], row["full_precision"][row["metric"]]
+        full_bytes.append(row["sizes"]["f32_bytes"])
+        cells = []
+        for method in widths:
+            own = list(by_width.get(method, {}).values())
+            sizes[method] += [row["sizes"] for row in own]
+            scores = mean_or_dash([last(row) for row in own], "**{:.2f}**")
+            change = f" ({mean_and_error([last(row) - full for row in own])})" if own else ""
+            cells.append(scores + change)
+        yield f"| {title}, {metric.replace('f1', 'F1')} | {full:.2f} | " + " | ".join(cells) + " |"
+    smaller = [mean_or_dash([own["compression"]["encoder"] for own in found], "{:.1f}×") for found in sizes.values()]
+    yield "| encoder, times smaller | 1× | " + " | ".join(smaller) + " |"
+    megabytes = [mean_or_dash([own["file_bytes"] / 1e6 for own in found], "{:.1f} MB") for found in sizes.values()]
+    yield f"| file | {statistics.mean(full_bytes) / 1e6:.1f} MB | " + " | ".join(megabytes) + " |"
+
+
 def main():
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(page())).rstrip() + "\n"
-    return finish({PAGE: text})
+    readme = with_region(README.read_text(encoding="utf-8"), "twelve layers", "\n".join(readme_table("gte-small")))
+    return finish({PAGE: text, README: readme})
 
 
 if __name__ == "__main__":

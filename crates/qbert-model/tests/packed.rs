@@ -362,7 +362,10 @@ fn every_complaint() {
             "a row whose range ends before it begins",
             lie(&|a| a.bytes_of("embedding.position.ranges")[..4].copy_from_slice(&[0x80, 0x3f, 0x00, 0x3f])),
         ),
-        ("a row without an end", lie(&|a| a.bytes_of("embedding.position.ranges")[2..4].copy_from_slice(&[0x80, 0x7f]))),
+        (
+            "a row without an end",
+            lie(&|a| a.bytes_of("embedding.position.ranges")[2..4].copy_from_slice(&[0x80, 0x7f])),
+        ),
         ("an activation step of 0", lie(&|a| a.bytes_of("layer.1.activations")[..4].copy_from_slice(&float(0.0)))),
         ("half a zero point", lie(&|a| a.bytes_of("layer.1.activations")[4..8].copy_from_slice(&float(12.5)))),
         ("a zero point of 300", lie(&|a| a.bytes_of("layer.1.activations")[4..8].copy_from_slice(&float(300.0)))),
