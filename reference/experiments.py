@@ -201,9 +201,13 @@ def headline_jobs(place, model, task, seeds):
                 continue
             name = f"headline {model} {task} {width} {seed}"
             command = rows(place, model, task, place.results / "headline" / model, [row], BEST)
-            command += ["--sensitivity", str(analyzed(place, model, task))]
             command += ["--epochs", str(epochs), "--lr", rate, "--seeds", seed]
-            yield Job(name, place.work / "done" / name.replace(" ", "-").replace("/", "-"), command, [tuned_marker(place, model, task), analyzed(place, model, task)])
+            needs = [tuned_marker(place, model, task)]
+            # Only plans with two widths ask which layers are sensitive.
+            if "/" in width:
+                command += ["--sensitivity", str(analyzed(place, model, task))]
+                needs.append(analyzed(place, model, task))
+            yield Job(name, place.work / "done" / name.replace(" ", "-").replace("/", "-"), command, needs)
 
 
 def mpnet_jobs(place):
