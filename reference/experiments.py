@@ -71,6 +71,8 @@ FINETUNE = {
     ("gte-small", "squad"): (2, "1.5e-4"),
     ("mpnet", "conll03"): (1, "1e-4"),
 }
+# Models that learn another training set first, for one epoch: SNLI's pairs, because MNLI's subset is small.
+FIRST = {("gte-small", "mnli"): ["snli-subset/snli_train_subset.tsv"], ("minilm", "mnli"): ["snli-subset/snli_train_subset.tsv"]}
 # Samples for Ω, training examples in each, and random vectors for the trace. A pass over 12 layers takes four times as long.
 SAMPLES = {"minilm": ("10", "128", "4"), "gte-small": ("4", "64", "2")}
 # Widths at which the divergence of every matrix is measured.
@@ -111,12 +113,22 @@ def tuned_marker(place, model, task):
 
 
 def finetune(place, model, task):
+    """One job, or two where another training set comes first."""
     epochs, rate = FINETUNE[model, task]
-    out = tuned(place, model, task)
-    command = [str(place.bin / "qbert"), "finetune", "--model", place.models.get(model, model), "--task", task]
-    command += [*files(place, task), "--out", str(out), "--batch", "32", "--epochs", str(epochs), "--lr", rate, "--resume"]
-    keeps = [(out / "metrics.json", f"tuned/{model}-{task}.json")]
-    return Job(f"finetune {model} {task}", tuned_marker(place, model, task), command, keeps=keeps)
+    out, start, needs = tuned(place, model, task), place.models.get(model, model), []
+    _, dev = TASKS[task]
+
+    def job(name, out, start, train, epochs, needs):
+        command = [str(place.bin / "qbert"), "finetune", "--model", str(start), "--task", task, *train]
+        command += ["--out", str(out), "--batch", "32", "--epochs", str(epochs), "--lr", rate, "--resume"]
+        return Job(name, out.with_suffix(".done"), command, needs, [(out / "metrics.json", f"tuned/{out.name}.json")])
+
+    if (model, task) in FIRST:
+        train = ["--train", *(str(place.data / name) for name in FIRST[model, task]), "--dev", str(place.data / dev)]
+        first = out.with_name(f"{out.name}-first")
+        yield job(f"first finetune {model} {task}", first, start, train, 1, [])
+        start, needs = first, [first.with_suffix(".done")]
+    yield job(f"finetune {model} {task}", out, start, files(place, task), epochs, needs)
 
 
 def rows(place, model, task, out, names, extra):
@@ -218,7 +230,7 @@ def mpnet_jobs(place):
     model, out = tuned(place, "mpnet", task), place.work / "mpnet"
     measured, plan, small = out / "analysis" / "sensitivity.json", out / "plan.toml", out / "small"
     qbert = str(place.bin / "qbert")
-    yield finetune(place, "mpnet", task)
+    yield from finetune(place, "mpnet", task)
     command = [qbert, "analyze", "--model", str(model), "--task", task, "--data", str(place.data / TASKS[task][0][0])]
     command += ["--runs", "2", "--max-examples", "16", "--out", str(measured.parent), "--resume"]
     yield Job("mpnet analyze", measured.with_suffix(".done"), command, [tuned_marker(place, "mpnet", task)])
@@ -292,21 +304,21 @@ def jobs(place):
     for task in rates:
         yield from precision_jobs(place, task)
     for task in rates:
-        yield finetune(place, "minilm", task)
+        yield from finetune(place, "minilm", task)
     for task in rates:
         yield from recipes[task]
         yield from analyze_jobs(place, "minilm", task)
         yield from headline_jobs(place, "minilm", task, ["1"])
     yield from mpnet_jobs(place)
     for task in rates:
-        yield finetune(place, "gte-small", task)
+        yield from finetune(place, "gte-small", task)
         yield from analyze_jobs(place, "gte-small", task)
         yield from headline_jobs(place, "gte-small", task, ["1"])
     for task in rates:
         yield plan_job(place, "minilm", task)
     for task in ["squad", "mnli"]:
         for model in ["minilm", "gte-small"]:
-            yield finetune(place, model, task)
+            yield from finetune(place, model, task)
             yield from analyze_jobs(place, model, task)
             yield from headline_jobs(place, model, task, ["1"])
     for task in rates:
