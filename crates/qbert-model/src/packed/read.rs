@@ -235,7 +235,7 @@ impl<'a> Reader<'a> {
         let entry = self.take(&name, Kind::Bf16)?;
         let shape = [layout.rows(), 2];
         self.check_shape(&entry, &shape)?;
-        let (ends, _) = self.bytes[entry.bytes.clone()].as_chunks::<4>();
+        let (ends, _) = self.bytes[entry.bytes].as_chunks::<4>();
         let end = |bytes: [u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16);
         let affine =
             |&[a, b, c, d]: &[u8; 4]| Range::new(end([a, b]), end([c, d])).map(|range| Affine::from_range(range, bits));
