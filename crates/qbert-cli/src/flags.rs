@@ -13,6 +13,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("training.optimizer.learning_rate", "--lr"),
     ("training.optimizer.weight_decay", "--weight-decay"),
     ("training.optimizer.clip", "--clip"),
+    ("training.optimizer.table_rate", "--table-lr"),
     ("training.max_train", "--max-train"),
     ("training.max_dev", "--max-dev"),
     ("quantize.epochs", "--qat-epochs"),

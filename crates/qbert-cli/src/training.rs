@@ -71,6 +71,9 @@ pub(crate) struct Recipe {
     /// Largest gradient norm; 0 for no limit.
     #[arg(long)]
     clip: Option<f64>,
+    /// Learning rate of the embedding tables, as a multiple of the others'; 0 keeps the tables as they are.
+    #[arg(long, value_name = "MULTIPLE")]
+    table_lr: Option<f64>,
     /// Seed of everything random.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
@@ -96,6 +99,7 @@ impl Recipe {
         settings.seed = self.seed.unwrap_or(settings.seed);
         settings.optimizer.weight_decay = self.weight_decay.unwrap_or(settings.optimizer.weight_decay);
         settings.optimizer.clip = self.clip.unwrap_or(settings.optimizer.clip);
+        settings.optimizer.table_rate = self.table_lr.unwrap_or(settings.optimizer.table_rate);
     }
 }
 

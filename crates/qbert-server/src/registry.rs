@@ -105,13 +105,15 @@ impl Registry {
             loaded_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             pooling: self.pooling,
         };
+        let model = Arc::new(model);
+        *slot.current.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&model));
+        // Only now: who reads this line may expect the next request to see the new model.
         tracing::info!(
             model = model.name,
             bytes = model.session.model().file_len(),
             milliseconds = begun.elapsed().as_millis() as u64,
             "model loaded"
         );
-        *slot.current.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(model));
         Ok(())
     }
 

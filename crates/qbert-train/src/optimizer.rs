@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use qbert_kernels::{AdamW, Compute};
 use qbert_model::ParameterLayout;
+use qbert_quant::Site;
 
 /// The settings of the optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -20,11 +21,35 @@ pub struct OptimizerSettings {
     pub weight_decay: f64,
     /// Larger gradients are scaled down to this norm; 0 for never.
     pub clip: f64,
+    /// The learning rate of embedding tables, as a multiple of the others'; 0 keeps the tables as they are.
+    ///
+    /// A rare word has a gradient in few steps. Its second moment then stays small, and one gradient moves the row by up to
+    /// 30 times the learning rate in a direction that nothing corrects.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub table_rate: f64,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// Older files say nothing, and the usual rate still says nothing, so that files stay comparable.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+fn is_one(rate: &f64) -> bool {
+    *rate == one()
 }
 
 impl Default for OptimizerSettings {
     fn default() -> Self {
-        Self { learning_rate: 5e-5, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01, clip: 1.0 }
+        Self {
+            learning_rate: 5e-5,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.01,
+            clip: 1.0,
+            table_rate: 1.0,
+        }
     }
 }
 
@@ -76,7 +101,15 @@ pub struct Optimizer {
     pub second: Vec<f32>,
     /// Steps taken.
     pub steps: usize,
-    spans: Vec<(Range<usize>, bool)>,
+    spans: Vec<Span>,
+}
+
+/// Neighbouring weights that are treated alike.
+#[derive(Debug, Clone)]
+struct Span {
+    weights: Range<usize>,
+    decays: bool,
+    is_table: bool,
 }
 
 /// `base^exponent` by squaring. What `powi` does is the platform's choice, and so are its last bits.
@@ -95,11 +128,15 @@ pub(crate) fn power(base: f64, exponent: usize) -> f64 {
 impl Optimizer {
     /// An optimizer that has taken no step.
     pub fn new(settings: OptimizerSettings, layout: &ParameterLayout) -> Self {
-        let mut spans: Vec<(Range<usize>, bool)> = Vec::new();
+        let mut spans: Vec<Span> = Vec::new();
         for parameter in layout.parameters() {
+            let decays = parameter.role.decays();
+            let is_table = matches!(parameter.role.site(), Some(Site::Embedding(_)));
             match spans.last_mut() {
-                Some((span, decays)) if *decays == parameter.role.decays() => span.end = parameter.span.end,
-                _ => spans.push((parameter.span.clone(), parameter.role.decays())),
+                Some(last) if (last.decays, last.is_table) == (decays, is_table) => {
+                    last.weights.end = parameter.span.end
+                }
+                _ => spans.push(Span { weights: parameter.span.clone(), decays, is_table }),
             }
         }
         Self { settings, first: vec![0.0; layout.len()], second: vec![0.0; layout.len()], steps: 0, spans }
@@ -117,13 +154,17 @@ impl Optimizer {
             return norm;
         }
         self.steps += 1;
-        let OptimizerSettings { weight_decay, clip, .. } = self.settings;
+        let OptimizerSettings { weight_decay, clip, table_rate, .. } = self.settings;
         // PyTorch's clip_grad_norm_: a hair below the limit, and never a scale above 1.
         let scale = if clip > 0.0 { (clip / (norm + 1e-6)).min(1.0) } else { 1.0 };
-        let step = self.settings.adamw(rate, self.steps, scale);
-        for (span, decays) in &self.spans {
-            let weight_decay = if *decays { weight_decay as f32 } else { 0.0 };
-            let step = AdamW { weight_decay, ..step };
+        let usual = self.settings.adamw(rate, self.steps, scale);
+        let tables = self.settings.adamw(rate * table_rate, self.steps, scale);
+        for Span { weights: span, decays, is_table } in &self.spans {
+            if *is_table && table_rate == 0.0 {
+                continue;
+            }
+            let step = if *is_table { tables } else { usual };
+            let step = AdamW { weight_decay: if *decays { weight_decay as f32 } else { 0.0 }, ..step };
             let (first, second) = (&mut self.first[span.clone()], &mut self.second[span.clone()]);
             compute.adamw(&step, &mut weights[span.clone()], &gradients[span.clone()], first, second);
         }

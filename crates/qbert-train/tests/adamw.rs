@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use common::{Golden, compute, distance, goldens};
 use qbert_model::Checkpoint;
+use qbert_quant::Site;
 use qbert_train::Bert;
 use qbert_train::bert::{Activations, BackwardBuffers, Mode, Pass};
 use qbert_train::optimizer::{Optimizer, OptimizerSettings, Schedule};
@@ -43,6 +44,35 @@ fn ten_steps_equal_the_twins() {
         assert!((norm / expected("grad_norm", step) - 1.0).abs() < 1e-4, "norm of step {step}: {norm}");
         if [2, 10].contains(&(step + 1)) {
             compare(&golden, step + 1, &weights);
+        }
+    }
+}
+
+/// A table's rate of 0 keeps every bit of it; half the rate moves it half as far.
+#[test]
+fn embedding_tables_have_a_rate_of_their_own() {
+    let checkpoint = Checkpoint::open(&goldens().join("tiny-sequence")).unwrap();
+    let start = checkpoint.load().unwrap();
+    let gradients = vec![0.25; start.values().len()];
+    let after_a_step = |table_rate: f64| {
+        let settings = OptimizerSettings { weight_decay: 0.0, table_rate, ..OptimizerSettings::default() };
+        let mut weights = start.clone();
+        Optimizer::new(settings, start.layout()).step(&compute(2), 0.01, weights.values_mut(), &gradients);
+        weights
+    };
+    let (usual, half, none) = (after_a_step(1.0), after_a_step(0.5), after_a_step(0.0));
+    for parameter in start.layout().parameters() {
+        let moved = |weights: &qbert_model::Parameters| {
+            let pairs = start.get(parameter).iter().zip(weights.get(parameter));
+            pairs.map(|(before, after)| before - after).collect::<Vec<f32>>()
+        };
+        let is_table = matches!(parameter.role.site(), Some(Site::Embedding(_)));
+        assert!(moved(&usual).iter().all(|own| (own - 0.01).abs() < 1e-5), "{}", parameter.name);
+        if is_table {
+            assert!(moved(&none).iter().all(|own| *own == 0.0), "{}", parameter.name);
+            assert!(moved(&half).iter().all(|own| (own - 0.005).abs() < 1e-5), "{}", parameter.name);
+        } else {
+            assert_eq!((moved(&none), moved(&half)), (moved(&usual), moved(&usual)), "{}", parameter.name);
         }
     }
 }

@@ -84,7 +84,7 @@ impl Settings {
     /// Refuses settings that make no sense; errors call them `training.batch` and so on.
     pub fn check(&self) -> crate::Result<()> {
         let refuse = |name, value: String, rule| Err(Error::Setting { name, value, rule });
-        let OptimizerSettings { learning_rate, weight_decay, clip, .. } = self.optimizer;
+        let OptimizerSettings { learning_rate, weight_decay, clip, table_rate, .. } = self.optimizer;
         if self.batch == 0 {
             return refuse("`training.batch`", self.batch.to_string(), "it must be at least 1");
         }
@@ -106,6 +106,13 @@ impl Settings {
                 "`training.optimizer.weight_decay`",
                 weight_decay.to_string(),
                 "it must be from 0 to below 1",
+            );
+        }
+        if !(0.0..=100.0).contains(&table_rate) {
+            return refuse(
+                "`training.optimizer.table_rate`",
+                table_rate.to_string(),
+                "it is a multiple of the learning rate, from 0 to 100",
             );
         }
         if clip.is_nan() || clip < 0.0 {
