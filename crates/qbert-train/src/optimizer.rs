@@ -134,7 +134,7 @@ impl Optimizer {
             let is_table = matches!(parameter.role.site(), Some(Site::Embedding(_)));
             match spans.last_mut() {
                 Some(last) if (last.decays, last.is_table) == (decays, is_table) => {
-                    last.weights.end = parameter.span.end
+                    last.weights.end = parameter.span.end;
                 }
                 _ => spans.push(Span { weights: parameter.span.clone(), decays, is_table }),
             }
