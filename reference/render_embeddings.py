@@ -105,6 +105,15 @@ def page(networks):
         if name == "minilm" and len(rows) > 1:
             yield "![Size against what is lost](embeddings.svg)\n"
             yield "Filled: trained. Hollow: quantized without training.\n"
+    split = read("embeddings/split.json")
+    if split:
+        yield "## Where six megabytes are worth most\n"
+        yield f"{split['what']}\n"
+        yield "| word table | bytes a word | bits a weight of the encoder | MB | STS-B dev, Spearman | SciFact's training queries, nDCG@10 |\n|---|---:|---:|---:|---:|---:|"
+        for row in split["rows"]:
+            yield f"| {row['table']} | {row['bytes_a_word']} | {row['encoder_bits']:.2f} | {megabytes(row):.2f} | {row['sts-b dev']:.2f} | {row['scifact train']:.2f} |"
+        yield f"\n{split['verdict']}\n"
+        yield f"Made by `{split['command']}`.\n"
     reranker = read("embeddings/reranker.json")
     if reranker:
         yield "## A reranker\n"
@@ -145,8 +154,9 @@ def main():
     networks = {}
     for name in TITLES:
         found = read(f"embeddings/{name}.json")
-        if found:
-            networks[name] = [found["rows"][0], *sorted(found["rows"][1:], key=lambda row: row["bytes"])]
+        # Without full precision there is nothing to compare with yet.
+        if found and any(row["label"] == "f32" for row in found["rows"]):
+            networks[name] = sorted(found["rows"], key=lambda row: (row["label"] != "f32", row["bytes"]))
     wanted = {PAGE: "\n".join(page(networks)).rstrip() + "\n"}
     if len(networks.get("minilm", [])) > 1:
         wanted[FIGURE] = figure(networks["minilm"])
