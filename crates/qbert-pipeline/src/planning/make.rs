@@ -171,7 +171,7 @@ fn base(request: &PlanRequest, shape: &ModelShape) -> Result<Plan> {
     details(request, shape, plan.with_embedding(EmbeddingPlan::uniform(embedding)))
 }
 
-/// The plan with the groups, ranges and embedding widths of the request.
+/// The plan with the groups, ranges, embedding widths and activations of the request.
 fn details(request: &PlanRequest, shape: &ModelShape, mut plan: Plan) -> Result<Plan> {
     if let Some(range) = request.range {
         plan = plan.with_weight_range(range);
@@ -197,7 +197,10 @@ fn details(request: &PlanRequest, shape: &ModelShape, mut plan: Plan) -> Result<
             return Err(Error::from(qbert_quant::Error::RowGroups).about("`plan.embedding_groups`"));
         }
     }
-    Ok(plan.with_embedding(embedding))
+    let mut activation = *plan.activation();
+    activation.bits = request.activation_bits.unwrap_or(activation.bits);
+    activation.range = request.activation_range.unwrap_or(activation.range);
+    Ok(plan.with_embedding(embedding).with_activation(activation))
 }
 
 /// The groups of encoder matrices if they differ from the plan's: those of the request, or one per output neuron in a model

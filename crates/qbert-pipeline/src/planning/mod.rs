@@ -50,6 +50,12 @@ pub struct PlanRequest {
     pub embedding_bits: Vec<TableWidth>,
     /// Groups per embedding table.
     pub embedding_groups: Option<GroupSpec>,
+    /// Width of the activations between the matrices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activation_bits: Option<Precision>,
+    /// How ranges of activations are found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activation_range: Option<RangeMethod>,
     /// The file of sensitivities that decide among `bits`.
     #[serde(skip)]
     pub sensitivity: Option<PathBuf>,

@@ -51,6 +51,8 @@ def quantize(
     groups: int | str | None = None,
     range: str | None = None,
     embedding_bits: Width | Sequence[Width] | None = None,
+    activation_bits: Width | None = None,
+    activation_range: str | None = None,
     plan: str | os.PathLike[str] | None = None,
     # the data
     text: str | None = None,
