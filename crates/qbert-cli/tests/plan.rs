@@ -113,7 +113,10 @@ fn as_many_layers_as_the_paper_give_the_papers_sizes() {
 fn activations_have_a_width_and_a_range_of_their_own() {
     let home = home();
     let section = |flags: &str| {
-        assert!(home.command(&format!("plan --model model --bits 2 {flags} --out plan.toml")).status.success(), "{flags}");
+        assert!(
+            home.command(&format!("plan --model model --bits 2 {flags} --out plan.toml")).status.success(),
+            "{flags}"
+        );
         let plan = std::fs::read_to_string(home.path("plan.toml")).unwrap();
         let lines = plan.split_once("[activation]").unwrap().1.lines().skip(1);
         lines.map(str::to_owned).collect::<Vec<_>>()
