@@ -330,7 +330,8 @@ def jobs(place):
         yield plan_job(place, "gte-small", task)
     for task in TASKS:
         yield from fit_jobs(place, "minilm", task)
-        yield drop_job(place, "gte-small", task)
+        for model in ["minilm", "gte-small"]:
+            yield drop_job(place, model, task)
     for task in TASKS:
         yield from headline_jobs(place, "minilm", task, ["2", "3"])
     yield from sample_jobs(place)
