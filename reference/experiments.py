@@ -349,12 +349,22 @@ def spoken(command):
     return " ".join(pathlib.PurePath(word).name if "/" in word else word for word in command)
 
 
+def without_directories(value):
+    """The same JSON with names instead of absolute paths, because results are read on other machines."""
+    if isinstance(value, dict):
+        return {key: without_directories(own) for key, own in value.items()}
+    if isinstance(value, list):
+        return [without_directories(own) for own in value]
+    is_path = isinstance(value, str) and value.startswith("/")
+    return pathlib.PurePath(value).name if is_path else value
+
+
 def keep(place, job):
     """Copies what a finished job wrote into the results, with its command where the file has none."""
     for source, name in job.keeps:
         target = place.results / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        found = {"command": spoken(job.command)} | json.loads(source.read_text())
+        found = {"command": spoken(job.command)} | without_directories(json.loads(source.read_text()))
         partial = target.with_suffix(".part")
         partial.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
         partial.replace(target)

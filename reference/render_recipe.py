@@ -186,7 +186,7 @@ def smallest_files():
 
 def page():
     yield "# The recipe of low-bit training, measured\n"
-    sources = ", ".join(f"`results/{name}`" for name in ["recipe", "headline", "without-training"] if (ROOT / "results" / name).exists())
+    sources = ", ".join(f"`results/{name}`" for name in ["recipe", "headline", "without-training", "max-drop"] if (ROOT / "results" / name).exists())
     yield (
         f"`python3 reference/render_recipe.py` writes this page from {sources}; do not edit it by hand. Every row of "
         "a table is a file there, with the command that made it; `python3 reference/experiments.py` runs them all.\n"
