@@ -115,7 +115,7 @@ class Model:
         >>> model("the path to the lake is frozen")
         [{'label': 'icy', 'score': 0.64...}]
         >>> model(["deep mud up to the chapel", "the road is frozen"])
-        [{'label': 'muddy', 'score': 0.71...}, {'label': 'icy', 'score': 0.69...}]
+        [{'label': 'muddy', 'score': 0.67...}, {'label': 'icy', 'score': 0.69...}]
 
         With ``top_k`` a text has several labels, the most probable first; ``None`` gives all:
 
@@ -250,7 +250,7 @@ class Model:
         sentence-transformers.
 
         >>> model.rank("a frozen lake", ["deep mud", "a frozen lake"], top_k=1, return_documents=True)
-        [{'corpus_id': 1, 'score': 1.0..., 'text': 'a frozen lake'}]
+        [{'corpus_id': 1, 'score': 0.99..., 'text': 'a frozen lake'}]
         """
         texts = _texts(documents)
         if isinstance(documents, str):
