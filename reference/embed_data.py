@@ -162,11 +162,12 @@ def main():
         random.Random(1).shuffle(mixed)
         write_texts(out / "mixed.txt", mixed)
         if options.wordnet:
-            broad = mixed + sorted(set(definitions(options.wordnet)))
+            meanings = sorted(set(definitions(options.wordnet)))
+            broad = mixed + meanings
             random.Random(2).shuffle(broad)
             write_texts(out / "broad.txt", broad)
             if options.dictionary:
-                kinds = [seen[:70_000], passages(options.reviews, 10_000), random.Random(4).sample(sorted(set(definitions(options.wordnet))), 40_000)]
+                kinds = [seen[:70_000], passages(options.reviews, 10_000), random.Random(4).sample(meanings, 40_000)]
                 wide = [text for kind in [*kinds, sorted(set(paragraphs(data))), entries(options.dictionary, 30_000)] for text in kind]
                 random.Random(5).shuffle(wide)
                 write_texts(out / "wide.txt", wide)

@@ -210,7 +210,7 @@ def page():
         yield "## What the best recipe loses\n"
         yield (
             "Trained with distillation from a compensated start, with learned ranges; embeddings and activations at 8 bits; **words at 4** means a word table of 4 bits with a range per row. "
-            "The layers with the largest Ω have the higher of two widths: half of the layers, but a third at 2/3 bits on CoNLL-03 and MNLI, as in the paper's plans. Points against full precision after the last epoch, on the whole dev set; with "
+            "The layers with the largest Ω have the higher of two widths: half of the layers, but a third at 2/3 bits on CoNLL-03 and MNLI, as in the paper's plans. Points against full precision after the last epoch, on the whole dev set, of SQuAD on its first 1,500 questions; with "
             "several seeds, the mean and its standard error.\n"
         )
     for model, tasks in models.items():
