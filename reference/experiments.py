@@ -48,6 +48,7 @@ class Place:
 TASKS = {
     "conll03": (["conll2003/eng.train"], "conll2003/eng.testa"),
     "sst2": (["sst2/train.tsv"], "sst2/dev.tsv"),
+    # Two fifths of the subset are neutral, a third of the dev set: training takes as many neutral pairs as there are of the others.
     "mnli": (["mnli/train_subset.tsv"], "mnli/dev_matched.tsv"),
     "squad": (
         [
@@ -75,6 +76,8 @@ FINETUNE = {
 FIRST = {("gte-small", "mnli"): ["snli-subset/snli_train_subset.tsv"], ("minilm", "mnli"): ["snli-subset/snli_train_subset.tsv"]}
 # Samples for Ω, training examples in each, and random vectors for the trace. A pass over 12 layers takes four times as long.
 SAMPLES = {"minilm": ("10", "128", "4"), "gte-small": ("4", "64", "2")}
+# SQuAD's sequences are ten times as long.
+SAMPLES_OF_LONG = {"squad": ("4", "32", "2")}
 # Widths at which the divergence of every matrix is measured.
 MEASURED = {"minilm": "1,1.6,2,3,4,8", "gte-small": "2,3,4"}
 
@@ -98,9 +101,31 @@ RECIPES = {
 ONE_SEED = ["learned ranges, 100", "mask half a step out"]
 
 
+def train_files(place, task):
+    if task == "mnli":
+        return [str(balanced(place, *TASKS[task][0]))]
+    return [str(place.data / name) for name in TASKS[task][0]]
+
+
+def balanced(place, name, label="neutral"):
+    """The file without the surplus of a label: as many of its pairs as of the others on average, evenly spaced."""
+    target = place.work / f"{pathlib.PurePath(name).stem}_balanced.tsv"
+    if not target.exists():
+        header, *lines = (place.data / name).read_text(encoding="utf-8").splitlines(keepends=True)
+        column = header.split("\t").index("gold_label")
+        surplus = [index for index, line in enumerate(lines) if line.split("\t")[column] == label]
+        wanted = (len(lines) - len(surplus)) // 2
+        kept = {surplus[index * len(surplus) // wanted] for index in range(wanted)}
+        dropped = set(surplus) - kept
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(".part")
+        partial.write_text(header + "".join(line for index, line in enumerate(lines) if index not in dropped), encoding="utf-8")
+        partial.replace(target)
+    return target
+
+
 def files(place, task):
-    train, dev = TASKS[task]
-    return ["--train", *(str(place.data / name) for name in train), "--dev", str(place.data / dev)]
+    return ["--train", *train_files(place, task), "--dev", str(place.data / TASKS[task][1])]
 
 
 def tuned(place, model, task):
@@ -120,7 +145,7 @@ def finetune(place, model, task):
 
     def job(name, out, start, train, epochs, needs):
         command = [str(place.bin / "qbert"), "finetune", "--model", str(start), "--task", task, *train]
-        command += ["--out", str(out), "--batch", "32", "--epochs", str(epochs), "--lr", rate, "--resume"]
+        command += ["--out", str(out), "--batch", "32", "--epochs", str(epochs), "--lr", rate, "--precision", "bf16", "--resume"]
         return Job(name, out.with_suffix(".done"), command, needs, [(out / "metrics.json", f"tuned/{out.name}.json")])
 
     if (model, task) in FIRST:
@@ -195,11 +220,11 @@ def analyzed(place, model, task):
 
 def analyze_jobs(place, model, task):
     """Ω and the trace on training data, then measured divergences on dev data, in one file."""
-    train, dev = TASKS[task]
+    dev = TASKS[task][1]
     out = analysis(place, model, task)
     command = [str(place.bin / "qbert"), "analyze", "--model", str(tuned(place, model, task)), "--task", task, "--out", str(out)]
-    files = [str(place.data / name) for name in train]
-    runs, examples, vectors = SAMPLES[model]
+    files = train_files(place, task)
+    runs, examples, vectors = SAMPLES_OF_LONG.get(task, SAMPLES[model])
     hessian = [*command, "--data", *files, "--runs", runs, "--max-examples", examples, "--trace", vectors, "--resume"]
     if analyzed(place, model, task).exists():
         return
@@ -264,7 +289,7 @@ def fit_jobs(place, model, task):
         for steps in ["0", "400"]:
             own = out.with_name(f"{out.name}-{steps}")
             command = [str(place.bin / "qbert"), "quantize", "--model", str(tuned(place, model, task)), "--plan", str(plan_file)]
-            command += ["--task", task, *files(place, task), "--epochs", "0", "--max-train", "1024", "--fit-layers", steps]
+            command += ["--task", task, *files(place, task), "--epochs", "0", "--max-train", "1024", "--fit-layers", steps, "--precision", "bf16"]
             kept = f"without-training/{own.name}.json"
             keeps = [(own / "metrics.json", kept)]
             yield Job(f"fit {model} {task} {name} {steps}", place.results / kept, [*command, "--out", str(own)], [plan_file], keeps)
@@ -274,7 +299,7 @@ def drop_job(place, model, task):
     """The smallest file that loses at most half a point."""
     out = place.work / "max-drop" / f"{model}-{task}"
     command = [str(place.bin / "qbert"), "run", "--model", str(tuned(place, model, task)), "--task", task, *files(place, task)]
-    command += ["--max-drop", "0.5", "--out", str(out), "--no-speed"]
+    command += ["--max-drop", "0.5", "--out", str(out), "--no-speed", "--precision", "bf16"]
     kept = f"max-drop/{model}-{task}.json"
     keeps = [(out / "metrics.json", f"max-drop/{model}-{task}-metrics.json"), (out / "plan-search.json", kept)]
     return Job(f"max-drop {model} {task}", place.results / kept, command, [tuned_marker(place, model, task)], keeps)
