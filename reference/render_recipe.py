@@ -13,6 +13,7 @@ import sys
 from pages import MODELS, ROOT, TASKS, finish, with_region
 
 PAGE = ROOT / "docs" / "results" / "recipe.md"
+PAPER = ROOT / "crates" / "qbert-paper" / "src" / "paper.rs"
 README = ROOT / "README.md"
 # By the end of a row's name, after its width.
 PIECES = {
@@ -88,6 +89,15 @@ def ablation(task, rows):
     yield ""
 
 
+def papers_changes():
+    """Points that the paper's BERT-base changes by, by method and task: its main table, as `qbert-paper` has it."""
+    table = re.search(r'const MAIN: &str = "(.*?)";', PAPER.read_text(encoding="utf-8"), re.DOTALL)[1]
+    cells = [[cell.strip() for cell in line.split("|")] for line in table.splitlines() if "|" in line]
+    columns = {"sst2": 4, "mnli": 5, "conll03": 7, "squad": 9}
+    scores = {row[0]: {task: float(row[column]) for task, column in columns.items()} for row in cells}
+    return {method: {task: own - scores["full"][task] for task, own in tasks.items()} for method, tasks in scores.items()}
+
+
 def lengths(recipes, headlines):
     """The best recipe at 2 bits, trained for longer."""
     found = []
@@ -105,16 +115,18 @@ def lengths(recipes, headlines):
     for title, own in found:
         training, metric = own[0]["training"], own[0]["metric"]
         changes = mean_and_error([last(row) - row["full_precision"][metric] for row in own])
-        divergence = statistics.mean(1000 * row["divergence"] for row in own)
-        yield f"| {title} | {training['steps']:,} | {training['epochs']:.2g} | {len(own)} | {changes} | {divergence:.1f} |"
+        divergence = mean_or_dash([1000 * row["divergence"] for row in own if row.get("divergence") is not None], "{:.1f}")
+        yield f"| {title} | {training['steps']:,} | {training['epochs']:.2g} | {len(own)} | {changes} | {divergence} |"
     yield ""
 
 
 def headline(model, tasks):
     """What the best recipe loses, by task and width."""
     yield f"### {MODELS[model]}\n"
-    yield "| task | full precision | bits | seeds | not trained | trained | encoder, times smaller | file, MB | training |"
-    yield "|---|---:|---|---:|---:|---:|---:|---:|---|"
+    # The paper's model has 12 layers, so only one of 12 layers is compared with it.
+    papers, paper_column = (papers_changes(), " the paper’s BERT-base |") if model == "gte-small" else ({}, "")
+    yield f"| task | full precision | bits | seeds | not trained | trained |{paper_column} encoder, times smaller | file, MB | training |"
+    yield "|---|---:|---|---:|---:|---:|" + "---:|" * bool(papers) + "---:|---:|---|"
     for task, rows in tasks.items():
         by_width = {next(iter(own.values()))["settings"]["method"]: own for own in rows.values()}
         for method, width in WIDTHS.items():
@@ -127,8 +139,10 @@ def headline(model, tasks):
             trained = mean_and_error([last(row) - full for row in own.values()])
             untrained = statistics.mean(row["post_training"][metric] - full for row in own.values())
             sizes = row["sizes"]
+            paper = papers.get(method, {}).get(task)
+            paper = (f" {paper:+.2f} |" if paper is not None else " – |") if papers else ""
             yield (
-                f"| {TASKS[task]}, {metric} | {full:.2f} | {width} | {len(own)} | {untrained:+.2f} | **{trained}** | {sizes['compression']['encoder']:.1f} "
+                f"| {TASKS[task]}, {metric} | {full:.2f} | {width} | {len(own)} | {untrained:+.2f} | **{trained}** |{paper} {sizes['compression']['encoder']:.1f} "
                 f"| {sizes['file_bytes'] / 1e6:.1f} | {row['training']['steps']} steps |"
             )
     yield ""
@@ -224,8 +238,9 @@ def page():
 def readme_table(model):
     """The same rows for the README: a line per task, a column per width."""
     widths = {method: WIDTHS[method] for method in ["q-bert:2/3", "q-bert:2"]}
-    yield "| | full precision | " + " | ".join(f"{width} bits" for width in widths.values()) + " |"
-    yield "|---" * (2 + len(widths)) + "|"
+    papers = papers_changes()
+    yield "| | full precision | " + " | ".join(f"{width} bits | paper" for width in widths.values()) + " |"
+    yield "|---" * (2 + 2 * len(widths)) + "|"
     sizes = {method: [] for method in widths}
     full_bytes = []
     for task, title in TASKS.items():
@@ -241,12 +256,12 @@ def readme_table(model):
             sizes[method] += [row["sizes"] for row in own]
             scores = mean_or_dash([last(row) for row in own], "**{:.2f}**")
             change = f" ({mean_and_error([last(row) - full for row in own])})" if own else ""
-            cells.append(scores + change)
+            cells += [scores + change, f"{papers[method][task]:+.2f}"]
         yield f"| {title}, {metric.replace('f1', 'F1')} | {full:.2f} | " + " | ".join(cells) + " |"
     smaller = [mean_or_dash([own["compression"]["encoder"] for own in found], "{:.1f}×") for found in sizes.values()]
-    yield "| encoder, times smaller | 1× | " + " | ".join(smaller) + " |"
+    yield "| encoder, times smaller | 1× | " + " | | ".join(smaller) + " | |"
     megabytes = [mean_or_dash([own["file_bytes"] / 1e6 for own in found], "{:.1f} MB") for found in sizes.values()]
-    yield f"| file | {statistics.mean(full_bytes) / 1e6:.1f} MB | " + " | ".join(megabytes) + " |"
+    yield f"| file | {statistics.mean(full_bytes) / 1e6:.1f} MB | " + " | | ".join(megabytes) + " | |"
 
 
 def main():
