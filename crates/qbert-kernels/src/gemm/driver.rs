@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::element::{Element, Single};
+use super::emulated::Smallest;
 use super::micro::{Begun, MicroKernel, TileSize};
 use super::pack::{
     BLOCK_STEPS, DEPTH_GROUPS, PACKED_ROW, PartTarget, pack_depths, pack_depths_to_rows, pack_panel, pack_rows,
@@ -99,6 +100,7 @@ impl Kernel for SmallProduct<'_> {
                         a_depth: product.a().depth_step,
                         b,
                         b_depth,
+                        b_smallest: Smallest::UNKNOWN,
                         c: product.c_at(row, column),
                         c_row: product.c_row(),
                         start,
@@ -272,6 +274,7 @@ struct Group {
 struct PackedBlock {
     first: *const f32,
     panel_step: usize,
+    smallest: Smallest,
 }
 
 impl<M: MicroKernel> LargeProduct<'_, M> {
@@ -293,16 +296,32 @@ impl<M: MicroKernel> LargeProduct<'_, M> {
         assert!(found >= needed, "{found} elements of panels, {needed} are needed");
     }
 
-    /// Finds or packs the block of B at these columns and steps.
+    /// The block of B at these columns and steps.
     #[inline(always)]
     fn packed_block<S: Simd>(&mut self, simd: S, columns: Range<usize>, steps: Range<usize>) -> PackedBlock {
+        let (panels, elements) = (columns.len().div_ceil(panel_width::<S>()), steps.len() * panel_width::<S>());
+        let (first, panel_step) = self.find_or_pack(simd, columns, steps);
+        let mut smallest = Smallest::UNKNOWN;
+        if M::WANTS_SMALLEST {
+            smallest = Smallest::NONE;
+            for panel in 0..panels {
+                // SAFETY: a panel has that many elements at the block's steps.
+                let panel = unsafe { std::slice::from_raw_parts(first.add(panel * panel_step), elements) };
+                smallest = smallest.min(Smallest::of_pairs(panel));
+            }
+        }
+        PackedBlock { first, panel_step, smallest }
+    }
+
+    /// The address of that block's first panel, and the distance of panels.
+    #[inline(always)]
+    fn find_or_pack<S: Simd>(&mut self, simd: S, columns: Range<usize>, steps: Range<usize>) -> (*const f32, usize) {
         let (b, all, width) = (self.product.b(), padded_steps::<M>(self.product), panel_width::<S>());
         match &mut self.panels {
-            Panels::Shared(panels) => PackedBlock {
+            Panels::Shared(panels) => {
                 // SAFETY: panels of all columns, `all · width` elements each, were packed.
-                first: unsafe { panels.as_ptr().add(columns.start * all + steps.start * width) },
-                panel_step: all * width,
-            },
+                (unsafe { panels.as_ptr().add(columns.start * all + steps.start * width) }, all * width)
+            }
             Panels::Own(room) => {
                 let (address, step) = (room.as_mut_ptr(), own_panel_step::<S>());
                 let target = PartTarget { address, step };
@@ -322,7 +341,7 @@ impl<M: MicroKernel> LargeProduct<'_, M> {
                         unsafe { address.add(panel * step + steps.len() * width).write_bytes(0, missing * width) };
                     }
                 }
-                PackedBlock { first: address, panel_step: step }
+                (address.cast_const(), step)
             }
         }
     }
@@ -369,6 +388,7 @@ impl<M: MicroKernel> LargeProduct<'_, M> {
                     a_depth: packed_by.depth_step::<S>(),
                     b: group.b.first.add(panel * group.b.panel_step),
                     b_depth: width,
+                    b_smallest: group.b.smallest,
                     c: product.c_at(group.rows.start, column),
                     c_row: product.c_row(),
                     start: product.start_at(column, group.steps.start),

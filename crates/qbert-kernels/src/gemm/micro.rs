@@ -2,7 +2,10 @@
 
 use std::marker::PhantomData;
 
-use super::element::{Bf16Pair, Element};
+#[cfg(target_arch = "x86_64")]
+use super::element::Bf16Pair;
+use super::element::Element;
+use super::emulated::Emulated;
 use super::tile::{PackedBy, Tile, any_tile, whole_tile};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::neon;
@@ -24,6 +27,9 @@ pub(super) trait MicroKernel: Copy + Send + Sync {
     /// Every block of packed B has steps of zeros up to a multiple of this. Packed rows of A have such steps up to a
     /// multiple of the vector.
     const STEPS: usize = 1;
+
+    /// Whether tiles are told the smallest number of their block of B ([`Tile::b_smallest`]).
+    const WANTS_SMALLEST: bool = false;
 
     /// Runs a kernel on the vectors that go with this micro-kernel.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
@@ -118,41 +124,6 @@ impl Bf16Products for avx512::Avx512Bf16 {
     }
 }
 
-/// Tiles of bf16 without an instruction for them: plain loops. f32 is faster on such CPUs, so that only the bits matter, and
-/// the emulation in a micro-kernel of registers would be a lot of code.
-#[derive(Clone, Copy)]
-pub(super) struct Emulated<S>(S);
-
-impl<S: Simd> MicroKernel for Emulated<S> {
-    type Element = Bf16Pair;
-    const TILE_ROWS: usize = S::TILE_ROWS;
-
-    #[inline]
-    fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        vectorize(self.0, kernel)
-    }
-
-    #[inline(always)]
-    unsafe fn multiply<T: Simd>(self, simd: T, tile: &Tile, size: TileSize, _: PackedBy) {
-        for row in 0..size.rows {
-            for column in (0..size.cols).step_by(T::LANES) {
-                let count = T::LANES.min(size.cols - column);
-                let mut sums = simd.splat(0.0);
-                for step in 0..tile.steps {
-                    // SAFETY: the caller promises these elements of A and B.
-                    unsafe {
-                        let value = simd.splat(*tile.a.add(row * tile.a_row + step * tile.a_depth));
-                        let columns = simd.load_first_ptr(tile.b.add(step * tile.b_depth + column), count);
-                        sums = Bf16Pair::add_products(simd, value, columns, sums);
-                    }
-                }
-                // SAFETY: the caller promises C and the start.
-                unsafe { tile.write(simd, (row, column), count, sums) };
-            }
-        }
-    }
-}
-
 /// Sets without an instruction for bf16.
 macro_rules! emulated {
     ($($(#[$gate:meta])* $Set:ty),* $(,)?) => {
@@ -161,7 +132,7 @@ macro_rules! emulated {
             type Micro = Emulated<Self>;
 
             fn micro_kernel(self) -> Self::Micro {
-                Emulated(self)
+                Emulated::new(self)
             }
         })*
     };

@@ -19,7 +19,7 @@
 //! two orders:
 //!
 //! - k ascending in pairs, of which the second product is added first. That is what `vdpbf16ps` computes, so CPUs without
-//!   it give the same bits, only slower than f32.
+//!   it give the same bits, at little less than the speed of f32.
 //! - With AMX, `tdpbf16ps` takes 32 depths at once. Its even and its odd products have a sum each, k ascending from zero;
 //!   the two are added, and then added to the sum of the block. Zeros fill up the last 32 depths. So last bits differ from
 //!   the first order, but neither tiling nor threads change them. AMX is used with the multiplier `amx` only:
@@ -27,6 +27,7 @@
 
 mod driver;
 mod element;
+mod emulated;
 mod micro;
 mod pack;
 mod product;

@@ -6,6 +6,7 @@
 use std::marker::PhantomData;
 
 use super::element::Element;
+use super::emulated::Smallest;
 use super::pack::{PACKED_ROW, depth_width};
 use crate::simd::{Kernel, MAX_TILE_ROWS, Simd};
 
@@ -30,6 +31,8 @@ pub(super) struct Tile {
     pub(super) b: *const f32,
     /// Elements between `b[k][j]` and `b[k + 1][j]`; columns are adjacent.
     pub(super) b_depth: usize,
+    /// Nothing in B but zeros is smaller in magnitude, where the micro-kernel asks for it.
+    pub(super) b_smallest: Smallest,
     pub(super) c: *mut f32,
     pub(super) c_row: usize,
     pub(super) start: TileStart,

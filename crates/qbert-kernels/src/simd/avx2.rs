@@ -60,6 +60,47 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn bf16_rounded(self, numbers: __m256) -> __m256 {
+        vector!({
+            let bits = _mm256_castps_si256(numbers);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+            let exponent = _mm256_and_si256(bits, _mm256_set1_epi32(0x7f80_0000));
+            let small = _mm256_cmpeq_epi32(exponent, _mm256_setzero_si256());
+            let zero = _mm256_and_si256(bits, _mm256_set1_epi32(i32::MIN));
+            let finite = _mm256_blendv_epi8(up, zero, small);
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(numbers, numbers));
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000));
+            let all = _mm256_blendv_epi8(finite, quiet, nan);
+            _mm256_castsi256_ps(_mm256_and_si256(all, _mm256_set1_epi32(0xffff_0000_u32 as i32)))
+        })
+    }
+    #[inline(always)]
+    fn bf16_joined(self, low: __m256, high: __m256) -> __m256 {
+        vector!({
+            let low = _mm256_srli_epi32::<16>(_mm256_castps_si256(low));
+            _mm256_castsi256_ps(_mm256_or_si256(low, _mm256_castps_si256(high)))
+        })
+    }
+    #[inline(always)]
+    fn separated(self, first: __m256, second: __m256) -> (__m256, __m256) {
+        vector!({
+            let even = _mm256_castps_pd(_mm256_shuffle_ps::<0b10_00_10_00>(first, second));
+            let odd = _mm256_castps_pd(_mm256_shuffle_ps::<0b11_01_11_01>(first, second));
+            let in_order = |pairs| _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(pairs));
+            (in_order(even), in_order(odd))
+        })
+    }
+    #[inline(always)]
+    fn bf16_halves(self, pairs: __m256) -> (__m256, __m256) {
+        vector!({
+            let pairs = _mm256_castps_si256(pairs);
+            let high = _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff_0000_u32 as i32));
+            (_mm256_castsi256_ps(high), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs)))
+        })
+    }
+
+    #[inline(always)]
     fn splat(self, value: f32) -> __m256 {
         vector!(_mm256_set1_ps(value))
     }

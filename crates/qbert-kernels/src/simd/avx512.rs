@@ -97,7 +97,7 @@ impl<const BF16: bool> Simd for Set<BF16> {
                 _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, words))
             })
         } else {
-            bf16::lane_pairs(self, low, high)
+            self.bf16_joined(self.bf16_rounded(low), self.bf16_rounded(high))
         }
     }
     #[inline(always)]
@@ -105,8 +105,45 @@ impl<const BF16: bool> Simd for Set<BF16> {
         if BF16 {
             vector!(_mm512_castsi512_ps(words_of(_mm512_cvtne2ps_pbh(second, first))))
         } else {
-            bf16::neighbour_pairs(self, first, second)
+            let (low, high) = self.separated(first, second);
+            self.bf16_lane_pairs(low, high)
         }
+    }
+    #[inline(always)]
+    fn bf16_rounded(self, numbers: __m512) -> __m512 {
+        vector!({
+            let bits = _mm512_castps_si512(numbers);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+            let small = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f80_0000));
+            let finite = _mm512_mask_and_epi32(up, small, bits, _mm512_set1_epi32(i32::MIN));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(numbers, numbers);
+            let all = _mm512_mask_or_epi32(finite, nan, bits, _mm512_set1_epi32(0x40_0000));
+            _mm512_castsi512_ps(_mm512_and_si512(all, _mm512_set1_epi32(0xffff_0000_u32 as i32)))
+        })
+    }
+    #[inline(always)]
+    fn bf16_joined(self, low: __m512, high: __m512) -> __m512 {
+        vector!({
+            let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
+            _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_castps_si512(high)))
+        })
+    }
+    #[inline(always)]
+    fn separated(self, first: __m512, second: __m512) -> (__m512, __m512) {
+        vector!({
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
+            (_mm512_permutex2var_ps(first, even, second), _mm512_permutex2var_ps(first, odd, second))
+        })
+    }
+    #[inline(always)]
+    fn bf16_halves(self, pairs: __m512) -> (__m512, __m512) {
+        vector!({
+            let pairs = _mm512_castps_si512(pairs);
+            let high = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            (_mm512_castsi512_ps(high), _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)))
+        })
     }
     #[inline(always)]
     fn bf16_add_products(self, a: __m512, b: __m512, sums: __m512) -> __m512 {

@@ -23,19 +23,33 @@ fn rounded(bits: u32) -> u32 {
     }
 }
 
-/// [`Simd::bf16_lane_pairs`].
+/// [`Simd::bf16_rounded`].
 #[inline(always)]
-pub(super) fn lane_pairs<S: Simd>(simd: S, low: S::F32, high: S::F32) -> S::F32 {
-    let (low, high) = (lanes(simd, low), lanes(simd, high));
-    vector(simd, |lane| rounded(low[lane]) | rounded(high[lane]) << 16)
+pub(super) fn each_rounded<S: Simd>(simd: S, numbers: S::F32) -> S::F32 {
+    let numbers = lanes(simd, numbers);
+    vector(simd, |lane| rounded(numbers[lane]) << 16)
 }
 
-/// [`Simd::bf16_neighbour_pairs`].
+/// [`Simd::bf16_joined`].
 #[inline(always)]
-pub(super) fn neighbour_pairs<S: Simd>(simd: S, first: S::F32, second: S::F32) -> S::F32 {
+pub(super) fn joined<S: Simd>(simd: S, low: S::F32, high: S::F32) -> S::F32 {
+    let (low, high) = (lanes(simd, low), lanes(simd, high));
+    vector(simd, |lane| low[lane] >> 16 | high[lane])
+}
+
+/// [`Simd::separated`].
+#[inline(always)]
+pub(super) fn separated<S: Simd>(simd: S, first: S::F32, second: S::F32) -> (S::F32, S::F32) {
     let (first, second) = (lanes(simd, first), lanes(simd, second));
     let number = |index: usize| if index < S::LANES { first[index] } else { second[index - S::LANES] };
-    vector(simd, |lane| rounded(number(2 * lane)) | rounded(number(2 * lane + 1)) << 16)
+    (vector(simd, |lane| number(2 * lane)), vector(simd, |lane| number(2 * lane + 1)))
+}
+
+/// [`Simd::bf16_halves`].
+#[inline(always)]
+pub(super) fn halves<S: Simd>(simd: S, pairs: S::F32) -> (S::F32, S::F32) {
+    let pairs = lanes(simd, pairs);
+    (vector(simd, |lane| pairs[lane] & 0xffff_0000), vector(simd, |lane| pairs[lane] << 16))
 }
 
 /// [`Simd::bf16_add_products`].
@@ -47,7 +61,7 @@ pub(super) fn add_products<S: Simd>(simd: S, a: S::F32, b: S::F32, sums: S::F32)
 }
 
 /// The products of one vector, as a function of its own: a micro-kernel has many places that call it, and its speed does
-/// not matter, since f32 is faster without the instruction.
+/// not matter, since it runs only where a sum may become subnormal (`gemm/emulated.rs`).
 struct AddProducts {
     a: [u32; MAX_LANES],
     b: [u32; MAX_LANES],

@@ -249,13 +249,38 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// nearest, ties to even; subnormal numbers become zero. The result is bits: it may be moved, but not computed with.
     #[inline(always)]
     fn bf16_lane_pairs(self, low: Self::F32, high: Self::F32) -> Self::F32 {
-        bf16::lane_pairs(self, low, high)
+        self.bf16_joined(self.bf16_rounded(low), self.bf16_rounded(high))
     }
 
     /// The same for neighbours: the first two numbers of `first` in the first lane, the last two of `second` in the last.
     #[inline(always)]
     fn bf16_neighbour_pairs(self, first: Self::F32, second: Self::F32) -> Self::F32 {
-        bf16::neighbour_pairs(self, first, second)
+        let (low, high) = self.separated(first, second);
+        self.bf16_lane_pairs(low, high)
+    }
+
+    /// Numbers as bf16, still in lanes of their own: the lower halves are zero.
+    #[inline(always)]
+    fn bf16_rounded(self, numbers: Self::F32) -> Self::F32 {
+        bf16::each_rounded(self, numbers)
+    }
+
+    /// Pairs of rounded numbers.
+    #[inline(always)]
+    fn bf16_joined(self, low: Self::F32, high: Self::F32) -> Self::F32 {
+        bf16::joined(self, low, high)
+    }
+
+    /// The lanes of `first`, then `second`, at even places, and those at odd places.
+    #[inline(always)]
+    fn separated(self, first: Self::F32, second: Self::F32) -> (Self::F32, Self::F32) {
+        bf16::separated(self, first, second)
+    }
+
+    /// The numbers of pairs of bf16: those in the upper halves, and those in the lower ones.
+    #[inline(always)]
+    fn bf16_halves(self, pairs: Self::F32) -> (Self::F32, Self::F32) {
+        bf16::halves(self, pairs)
     }
 
     /// `sums` plus the products of two pairs of bf16 in every lane: the upper ones are added first, then the lower ones,

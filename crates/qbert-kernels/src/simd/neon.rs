@@ -67,6 +67,39 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn bf16_rounded(self, numbers: float32x4_t) -> float32x4_t {
+        vector!({
+            let bits = vreinterpretq_u32_f32(numbers);
+            let odd = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
+            let up = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+            let normal = vtstq_u32(bits, vdupq_n_u32(0x7f80_0000));
+            let finite = vbslq_u32(normal, up, vandq_u32(bits, vdupq_n_u32(1 << 31)));
+            let number = vceqq_f32(numbers, numbers);
+            let all = vbslq_u32(number, finite, vorrq_u32(bits, vdupq_n_u32(0x40_0000)));
+            vreinterpretq_f32_u32(vandq_u32(all, vdupq_n_u32(0xffff_0000)))
+        })
+    }
+    #[inline(always)]
+    fn bf16_joined(self, low: float32x4_t, high: float32x4_t) -> float32x4_t {
+        vector!({
+            let low = vshrq_n_u32::<16>(vreinterpretq_u32_f32(low));
+            vreinterpretq_f32_u32(vorrq_u32(low, vreinterpretq_u32_f32(high)))
+        })
+    }
+    #[inline(always)]
+    fn separated(self, first: float32x4_t, second: float32x4_t) -> (float32x4_t, float32x4_t) {
+        vector!((vuzp1q_f32(first, second), vuzp2q_f32(first, second)))
+    }
+    #[inline(always)]
+    fn bf16_halves(self, pairs: float32x4_t) -> (float32x4_t, float32x4_t) {
+        vector!({
+            let pairs = vreinterpretq_u32_f32(pairs);
+            let high = vandq_u32(pairs, vdupq_n_u32(0xffff_0000));
+            (vreinterpretq_f32_u32(high), vreinterpretq_f32_u32(vshlq_n_u32::<16>(pairs)))
+        })
+    }
+
+    #[inline(always)]
     fn splat(self, value: f32) -> float32x4_t {
         vector!(vdupq_n_f32(value))
     }
