@@ -219,18 +219,21 @@ def analyzed(place, model, task):
 
 
 def analyze_jobs(place, model, task):
-    """Ω and the trace on training data, then measured divergences on dev data, in one file."""
+    """Ω and the trace on training data, then measured divergences on dev data, in one file. Plans of the rows need the first only."""
     dev = TASKS[task][1]
     out = analysis(place, model, task)
     command = [str(place.bin / "qbert"), "analyze", "--model", str(tuned(place, model, task)), "--task", task, "--out", str(out)]
     files = train_files(place, task)
     runs, examples, vectors = SAMPLES_OF_LONG.get(task, SAMPLES[model])
     hessian = [*command, "--data", *files, "--runs", runs, "--max-examples", examples, "--trace", vectors, "--resume"]
-    if analyzed(place, model, task).exists():
+    known = analyzed(place, model, task)
+    if known.exists() and "measured" in json.loads(known.read_text()):
         return
-    yield Job(f"analyze {model} {task}", out.with_suffix(".hessian"), hessian, [tuned_marker(place, model, task)])
-    measured = [*command, "--data", str(place.data / dev), "--method", "kl", "--widths", MEASURED[model], "--resume"]
     keeps = [(out / "sensitivity.json", f"analysis/{model}-{task}.json")]
+    yield Job(f"analyze {model} {task}", out.with_suffix(".hessian"), hessian, [tuned_marker(place, model, task)], keeps)
+    measured = [*command, "--data", str(place.data / dev), "--method", "kl", "--widths", MEASURED[model], "--resume"]
+    if task in SAMPLES_OF_LONG:
+        measured += ["--max-examples", SAMPLES_OF_LONG[task][1]]
     yield Job(f"measure {model} {task}", out.with_suffix(".measured"), measured, [out.with_suffix(".hessian")], keeps)
 
 
@@ -390,6 +393,9 @@ def keep(place, job):
         target = place.results / name
         target.parent.mkdir(parents=True, exist_ok=True)
         found = {"command": spoken(job.command)} | without_directories(json.loads(source.read_text()))
+        times = source.with_name("times.jsonl")
+        if source.name == "plan-search.json" and times.exists():
+            found["times"] = [json.loads(line) for line in times.read_text().splitlines()]
         partial = target.with_suffix(".part")
         partial.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
         partial.replace(target)

@@ -184,17 +184,19 @@ def smallest_files():
     yield "## The smallest file within a drop\n"
     yield (
         "`qbert run --max-drop POINTS` on a fine-tuned checkpoint, with its defaults. **Drop** is the chosen plan's on the whole dev set, after training where it was trained, with the "
-        "interval that misses one case in twenty.\n"
+        "interval that misses one case in twenty. **Time** is that of the whole command, with the number of threads; another experiment ran on the other core.\n"
     )
-    yield "| model | task | full precision | limit | file, MB | drop | interval | plans measured | trained |\n|---|---|---:|---:|---:|---:|---|---:|---:|"
+    yield "| model | task | full precision | limit | file, MB | drop | interval | plans measured | trained | time |\n|---|---|---:|---:|---:|---:|---|---:|---:|---|"
     for name, found in searches.items():
         model, task = name.rsplit("-", 1)
         chosen = next(plan for plan in found["plans"] if plan["chosen"])
         own = chosen["trained"] or chosen["measured"]
         trained = sum(plan["trained"] is not None for plan in found["plans"])
+        times = found.get("times", [])
+        time = f"{sum(own['seconds'] for own in times) / 60:.0f} min, {times[0]['threads']} thread{'s' * (times[0]['threads'] > 1)}" if times else "–"
         yield (
             f"| {MODELS[model]} | {TASKS[task]} | {found['full_precision']:.2f} | {found['max_drop']} | {chosen['bytes'] / 1e6:.2f} | {own['drop']:.2f} "
-            f"| {own['low']:.2f} to {own['high']:.2f} | {len(found['plans'])} | {trained} |"
+            f"| {own['low']:.2f} to {own['high']:.2f} | {len(found['plans'])} | {trained} | {time} |"
         )
 
 
