@@ -25,6 +25,11 @@ const DAMPING: f64 = 0.01;
 /// its range would change the code.
 const LOOSE: f32 = 0.45;
 
+/// How far a compensated row may be from its nearest codes: the mean square, in steps. A weight far outside its range
+/// leaves more than the others can make up for; all of them then go to the ends of their range, which fits the calibration
+/// data a little better and everything else much worse.
+const MOST_MOVED: f32 = 1.0;
+
 /// Rows that go through together, as lanes of one vector operation.
 const LANES: usize = 16;
 
@@ -103,9 +108,18 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     sums.iter().sum::<f64>() + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f64>()
 }
 
+/// What a block of rows needs besides its weights.
+struct Work {
+    /// What rounding took from each weight, by place in the order.
+    errors: Vec<[f32; LANES]>,
+    /// The weights at their nearest codes.
+    nearest: Vec<f32>,
+}
+
 impl QuantParams {
     /// Rounds some rows to values of their codes so that the product with inputs of these moments changes least; the
-    /// slice holds these rows and nothing else.
+    /// slice holds these rows and nothing else. A row whose weights would have to move too far is rounded to its nearest
+    /// codes.
     ///
     /// # Errors
     /// [`Error::Rows`] when there are no such rows, [`Error::Length`] when the slice does not fit them, the moments are
@@ -123,9 +137,9 @@ impl QuantParams {
         if let Some(index) = values.iter().position(|value| !value.is_finite()) {
             return Err(Error::BadValue { index, value: values[index] });
         }
-        let mut errors = vec![[0.0; LANES]; inputs];
+        let mut work = Work { errors: vec![[0.0; LANES]; inputs], nearest: Vec::new() };
         for (block, values) in values.chunks_mut(LANES * inputs).enumerate() {
-            self.compensate_block(rows.start + block * LANES, moments, values, &mut errors);
+            self.compensate_block(rows.start + block * LANES, moments, values, &mut work);
         }
         Ok(())
     }
@@ -156,11 +170,16 @@ impl QuantParams {
         Ok(())
     }
 
-    fn compensate_block(&self, first: usize, moments: &InputMoments, values: &mut [f32], errors: &mut [[f32; LANES]]) {
+    fn compensate_block(&self, first: usize, moments: &InputMoments, values: &mut [f32], work: &mut Work) {
+        let Work { errors, nearest } = work;
         let inputs = moments.inputs();
         let groups = self.layout().groups();
         let quantizers: Vec<_> =
             (first..first + values.len() / inputs).map(|row| self.affines()[groups.group_of(row)]).collect();
+        nearest.clear();
+        for (row, quantizer) in values.chunks_exact(inputs).zip(&quantizers) {
+            nearest.extend(row.iter().map(|&value| quantizer.round_trip(value)));
+        }
         for (place, influence) in moments.influence.iter().enumerate().rev() {
             let mut owed = [0.0; LANES];
             for (factor, error) in influence.iter().zip(&errors[place + 1..]) {
@@ -174,6 +193,13 @@ impl QuantParams {
                 let rounded = quantizer.round_trip(*value + owed[lane]);
                 errors[place][lane] = *value - rounded;
                 *value = rounded;
+            }
+        }
+        let rows = values.chunks_exact_mut(inputs).zip(nearest.chunks_exact(inputs));
+        for ((row, nearest), quantizer) in rows.zip(&quantizers) {
+            let moved: f32 = row.iter().zip(nearest).map(|(value, nearest)| (value - nearest).powi(2)).sum();
+            if moved > MOST_MOVED * inputs as f32 * quantizer.step().powi(2) {
+                row.copy_from_slice(nearest);
             }
         }
     }

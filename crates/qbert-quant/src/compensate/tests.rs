@@ -120,6 +120,32 @@ fn the_product_changes_less_and_codes_follow_from_the_result() {
     }
 }
 
+/// Inputs that nearly move together, and one weight far outside its range: pushing all others to the ends of theirs fits these
+/// inputs a little better, and new ones worse.
+#[test]
+fn a_row_that_cannot_be_made_up_for_has_its_nearest_codes() {
+    let (cols, tokens, far) = (64, 80, 5);
+    let mut numbers = Numbers(9);
+    let mut weights = numbers.take(2 * cols);
+    weights.iter_mut().for_each(|weight| *weight = weight.clamp(-3.0, 3.0));
+    let range = crate::range::Range::new(-3.0, 3.0).unwrap();
+    let layout = Layout::new(2, cols, Axis::Rows, 2).unwrap();
+    let params = QuantParams::from_ranges(layout, BitWidth::new(4).unwrap(), vec![range; 2]).unwrap();
+    weights[far] = 200.0;
+    let x: Vec<f32> = (0..tokens)
+        .flat_map(|_| {
+            let (common, own) = (numbers.next(), numbers.take(cols));
+            own.into_iter().map(move |own| common + 0.1 * own)
+        })
+        .collect();
+    let moments = InputMoments::factor(cols, &moments(&x, cols)).unwrap();
+    let (mut compensated, mut nearest) = (weights.clone(), vec![0.0; weights.len()]);
+    params.compensate_rows(0..2, &moments, &mut compensated).unwrap();
+    params.fake_quantize(&weights, &mut nearest).unwrap();
+    assert_eq!(compensated[..cols], nearest[..cols]);
+    assert_ne!(compensated[cols..], nearest[cols..], "the other row is compensated");
+}
+
 /// The best of all 4^5 choices of codes is not much better than what the one way through finds.
 #[test]
 fn few_inputs_are_rounded_nearly_as_well_as_can_be() {
