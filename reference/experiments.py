@@ -76,8 +76,8 @@ FINETUNE = {
 FIRST = {("gte-small", "mnli"): ["snli-subset/snli_train_subset.tsv"], ("minilm", "mnli"): ["snli-subset/snli_train_subset.tsv"]}
 # Samples for Ω, training examples in each, and random vectors for the trace. A pass over 12 layers takes four times as long.
 SAMPLES = {"minilm": ("10", "128", "4"), "gte-small": ("4", "64", "2")}
-# SQuAD's sequences are ten times as long.
-SAMPLES_OF_LONG = {"squad": ("4", "32", "2")}
+# Tasks with longer sequences have no study of plans, so that their rows need Ω only, and smaller samples rank the layers.
+SAMPLES_FOR_ROWS = {"mnli": ("4", "32", "0"), "squad": ("2", "8", "0")}
 # Widths at which the divergence of every matrix is measured.
 MEASURED = {"minilm": "1,1.6,2,3,4,8", "gte-small": "2,3,4"}
 
@@ -220,21 +220,19 @@ def analyzed(place, model, task):
 
 def analyze_jobs(place, model, task):
     """Ω and the trace on training data, then measured divergences on dev data, in one file. Plans of the rows need the first only."""
-    dev = TASKS[task][1]
+    known, for_rows = analyzed(place, model, task), task in SAMPLES_FOR_ROWS
+    if known.exists() and (for_rows or "measured" in json.loads(known.read_text())):
+        return
     out = analysis(place, model, task)
     command = [str(place.bin / "qbert"), "analyze", "--model", str(tuned(place, model, task)), "--task", task, "--out", str(out)]
-    files = train_files(place, task)
-    runs, examples, vectors = SAMPLES_OF_LONG.get(task, SAMPLES[model])
-    hessian = [*command, "--data", *files, "--runs", runs, "--max-examples", examples, "--trace", vectors, "--resume"]
-    known = analyzed(place, model, task)
-    if known.exists() and "measured" in json.loads(known.read_text()):
-        return
+    runs, examples, vectors = SAMPLES_FOR_ROWS[task] if for_rows else SAMPLES[model]
+    hessian = [*command, "--data", *train_files(place, task), "--runs", runs, "--max-examples", examples, "--trace", vectors, "--resume"]
     keeps = [(out / "sensitivity.json", f"analysis/{model}-{task}.json")]
     yield Job(f"analyze {model} {task}", out.with_suffix(".hessian"), hessian, [tuned_marker(place, model, task)], keeps)
-    measured = [*command, "--data", str(place.data / dev), "--method", "kl", "--widths", MEASURED[model], "--resume"]
-    if task in SAMPLES_OF_LONG:
-        measured += ["--max-examples", SAMPLES_OF_LONG[task][1]]
-    yield Job(f"measure {model} {task}", out.with_suffix(".measured"), measured, [out.with_suffix(".hessian")], keeps)
+    if not for_rows:
+        dev = str(place.data / TASKS[task][1])
+        measured = [*command, "--data", dev, "--method", "kl", "--widths", MEASURED[model], "--resume"]
+        yield Job(f"measure {model} {task}", out.with_suffix(".measured"), measured, [out.with_suffix(".hessian")], keeps)
 
 
 def headline_jobs(place, model, task, seeds):
