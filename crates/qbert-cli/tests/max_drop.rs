@@ -181,3 +181,35 @@ fn a_run_that_misses_the_limit_is_finished_and_exits_with_3() {
     assert_eq!(again.status.code(), Some(3));
     assert!(!stderr(&again).contains(": done in"), "{}", stderr(&again));
 }
+
+#[test]
+fn a_plan_with_much_room_is_followed_by_a_smaller_one_and_made_again_if_that_misses() {
+    let (mut smaller_kept, mut smaller_missed) = (false, false);
+    // With the lower rate, training saves the first plan, but not the smaller one.
+    for rate in ["3e-4", "1e-4"] {
+        let home = tempfile::tempdir().unwrap();
+        prepare(home.path());
+        let arguments = RUN.replace("--qat-lr 1e-3", &format!("--qat-lr {rate} --embedding-bits 1"));
+        let arguments = arguments.replace("--max-drop 4", "--max-drop 14");
+        let run = qbert(home.path(), &arguments);
+        assert!(run.status.success(), "{}", stderr(&run));
+        assert!(stderr(&run).contains("a smaller plan is next"), "{}", stderr(&run));
+        let search = json(&home.path().join("run/plan-search.json"));
+        let plans = search["plans"].as_array().unwrap();
+        let mut trained: Vec<&Value> = plans.iter().filter(|plan| plan["trained"].is_object()).collect();
+        trained.sort_by_key(|plan| plan["bytes"].as_u64());
+        let [smaller, first] = trained[..] else { panic!("{} plans were trained", trained.len()) };
+        let holds = |plan: &Value| plan["trained"]["drop"].as_f64().unwrap() <= 14.0;
+        assert!(holds(first) && first["trained"]["went_on"] == true);
+        let chosen = if holds(smaller) { smaller } else { first };
+        assert!(trained.iter().all(|plan| (plan["chosen"] == true) == (plan["bytes"] == chosen["bytes"])), "{search}");
+        smaller_kept |= holds(smaller);
+        smaller_missed |= !holds(smaller);
+        // The packed model is that of the chosen plan.
+        let metrics = json(&home.path().join("run/metrics.json"));
+        assert_eq!(chosen["trained"]["value"], metrics["stages"][3]["value"], "{metrics}");
+        let again = qbert(home.path(), &arguments);
+        assert!(again.status.success() && !stderr(&again).contains(": done in"), "{}", stderr(&again));
+    }
+    assert!(smaller_kept && smaller_missed, "kept: {smaller_kept}, missed: {smaller_missed}");
+}

@@ -109,6 +109,9 @@ pub struct TrainedDrop {
     /// The measurement.
     #[serde(flatten)]
     pub measured: MeasuredDrop,
+    /// Whether another plan was trained after it because of this result.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub went_on: bool,
 }
 
 /// The best plan of a size.

@@ -73,7 +73,7 @@ fn plan_search() -> PlanSearch {
         bytes: 12_000_000,
         divergence: 0.25,
         measured: Some(measured),
-        trained: Some(TrainedDrop { training: "abc".to_owned(), measured }),
+        trained: Some(TrainedDrop { training: "abc".to_owned(), measured, went_on: true }),
         chosen,
         ..TriedPlan::default()
     };

@@ -45,7 +45,7 @@ fn inputs(context: &mut Context<'_>) -> Result<Value> {
     let mut inputs = json!({ "wishes": context.checked.plan, "sensitivity": sensitivity, "model": model });
     if verify::is_asked(job) {
         inputs["rounding"] = json!(verify::rounding(job));
-        inputs["missed_after_training"] = json!(verify::missed(job)?);
+        inputs["trained_before"] = json!(verify::passed(job)?);
     }
     Ok(inputs)
 }

@@ -1,6 +1,6 @@
 //! A limit on the metric's drop, kept by the trained model: plans are measured without training, one of them is trained, and
-//! its drop is measured again. If it misses the limit, a larger plan is trained; [`crate::planning::search`] says which, and
-//! how often.
+//! its drop is measured again. If it misses the limit, a larger plan is trained, and a smaller one if there is much room;
+//! [`crate::planning::search`] says which, and how often.
 //!
 //! The memory of all this is `plan-search.json`. It changes after the plan's stage is done, so `run.json` knows that it must
 //! be there, but not its content.
@@ -39,13 +39,12 @@ fn read(job: &Job) -> Result<Option<PlanSearch>> {
     if path.exists() { read_document(&path).map(Some) } else { Ok(None) }
 }
 
-/// The sizes of plans that were trained as the job asks and missed the limit, but for the chosen one.
-pub(super) fn missed(job: &Job) -> Result<Vec<String>> {
+/// The sizes of plans that were trained as the job asks, with a result after which the search went on.
+pub(super) fn passed(job: &Job) -> Result<Vec<String>> {
     let Some(search) = read(job)? else { return Ok(Vec::new()) };
     let key = training_key(job);
-    let limit = job.plan.max_drop.map_or(f64::INFINITY, |limit| limit.points);
-    let has_missed = |own: &TrainedDrop| own.training == key && search.judged(&own.measured) > limit;
-    let plans = search.plans.iter().filter(|plan| !plan.chosen && plan.trained.as_ref().is_some_and(has_missed));
+    let went_on = |own: &TrainedDrop| own.training == key && own.went_on;
+    let plans = search.plans.iter().filter(|plan| plan.trained.as_ref().is_some_and(went_on));
     Ok(plans.map(|plan| search::size_in_words(plan.bytes)).collect())
 }
 
@@ -126,9 +125,9 @@ pub(super) fn is_settled(context: &mut Context<'_>) -> Result<bool> {
     let Some(mut search) = read(job)? else { return Ok(true) };
     let Some(chosen) = search.plans.iter().position(|plan| plan.chosen) else { return Ok(true) };
     let training = training_key(job);
-    let known = search.plans[chosen].trained.as_ref().filter(|own| own.training == training).map(|own| own.measured);
-    let measured = match known {
-        Some(measured) => measured,
+    let known = search.plans[chosen].trained.clone().filter(|own| own.training == training);
+    let measured = match &known {
+        Some(known) => known.measured,
         None => {
             let full = context.full_precision()?;
             let (full, data) = (full.evaluation.clone(), Arc::clone(&full.data));
@@ -141,13 +140,17 @@ pub(super) fn is_settled(context: &mut Context<'_>) -> Result<bool> {
     };
     let trained = search.plans.iter().filter_map(|plan| plan.trained.as_ref());
     let trained = trained.filter(|own| own.training == training).count() + usize::from(known.is_none());
-    search.plans[chosen].trained = Some(TrainedDrop { training, measured });
+    let went_on = known.as_ref().is_some_and(|known| known.went_on);
+    let key = training.clone();
+    search.plans[chosen].trained = Some(TrainedDrop { training, measured, went_on });
     search.holds = search.judged(&measured) <= limit.points;
+    let is_settled = !goes_on(context, &search)?;
     let (size, drop) = (search::size_in_words(search.plans[chosen].bytes), search::drop_in_words(&measured));
     let PlanSearch { metric, plans, .. } = &search;
-    let is_settled = search.holds || !has_more(context, &search)?;
+    let has_kept = |own: &TrainedDrop| own.training == key && search.judged(&own.measured) <= limit.points;
+    let kept = plans.iter().find(|plan| plan.trained.as_ref().is_some_and(has_kept));
     let outcome = match (search.holds, is_settled) {
-        (true, _) => {
+        (true, true) => {
             let within = format!("within {}{}", limit.points, search::confidence_in_words(&limit));
             let counts = format!("{} plans measured, {trained} trained", plans.len());
             format!("{size}: {metric} drops by {drop} after training, {within}; {counts}")
@@ -157,23 +160,38 @@ pub(super) fn is_settled(context: &mut Context<'_>) -> Result<bool> {
             limit.points,
             search::confidence_in_words(&limit)
         ),
+        (true, false) => {
+            format!(
+                "{size} keeps the limit with much room: {metric} drops by {drop} after training; a smaller plan is next"
+            )
+        }
         (false, false) => {
-            format!("{size} misses the limit: {metric} drops by {drop} after training; a larger plan is next")
+            let next = match kept {
+                Some(kept) => {
+                    format!("the plan of {} is the result, and trained again", search::size_in_words(kept.bytes))
+                }
+                None => "a larger plan is next".to_owned(),
+            };
+            format!("{size} misses the limit: {metric} drops by {drop} after training; {next}")
         }
     };
     if known.is_none() {
         context.watch.say(&outcome);
     }
     search.outcome = outcome;
-    search.plans[chosen].chosen = is_settled;
+    let plan = &mut search.plans[chosen];
+    plan.chosen = is_settled;
+    if let Some(trained) = &mut plan.trained {
+        trained.went_on |= !is_settled;
+    }
     search::write(&job.path(FILE), &search)?;
     Ok(is_settled)
 }
 
-/// Whether a plan is left to train.
-fn has_more(context: &mut Context<'_>, search: &PlanSearch) -> Result<bool> {
+/// Whether another plan is to be trained.
+fn goes_on(context: &mut Context<'_>, search: &PlanSearch) -> Result<bool> {
     let training = training_key(context.job);
-    with_search(context, |own, context| search::has_more_to_train(own, search, &training, context.compute))
+    with_search(context, |own, context| search::goes_on(own, search, &training, context.compute))
 }
 
 /// What came out of the search, if the run has a limit and its own plan.

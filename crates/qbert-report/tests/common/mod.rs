@@ -120,7 +120,11 @@ fn plan_search() -> PlanSearch {
         predicted,
         aim: Some(0.5),
         measured: Some(measured(drop)),
-        trained: (size == 12.5).then(|| TrainedDrop { training: "abc".to_owned(), measured: measured(0.15) }),
+        trained: (size == 12.5).then(|| TrainedDrop {
+            training: "abc".to_owned(),
+            measured: measured(0.15),
+            went_on: false,
+        }),
         chosen: size == 12.5,
     };
     let point = |step: u64| FrontierPoint {

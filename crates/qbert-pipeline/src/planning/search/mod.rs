@@ -29,7 +29,7 @@ pub use bench::Rounding;
 pub(crate) use interval::{USUAL_END, measured_drop, with_ends};
 
 use self::bench::Bench;
-use self::climb::{Climb, EXPECTED_RECOVERY};
+use self::climb::{Climb, EXPECTED_RECOVERY, Trained};
 use self::fit::Fit;
 use self::ladder::{Next, Rung, Trial, next};
 use super::choose::Mixed;
@@ -183,8 +183,8 @@ pub fn find(search: &Search<'_>, compute: &Compute, watch: &mut dyn Watch) -> Re
     finder.choose(end)
 }
 
-/// Finds the plan to train next, if the one before missed the limit or there was none; `None` if there is none left. The
-/// trainings that `training` is the hash of are those that count.
+/// Finds the plan to train next: a new one, or the smallest that kept the limit after training. `None` if none did and none is
+/// left. The trainings that `training` is the hash of are those that count.
 ///
 /// # Errors
 /// As [`find`].
@@ -204,26 +204,20 @@ pub(crate) fn find_to_train(
     let top = match end {
         Next::Found { rung, .. } | Next::Try(rung) | Next::Nothing { nearest: rung } => rung,
     };
-    let trained = finder.trained(training)?;
-    let holding = trained.iter().filter(|trial| trial.judged <= points).map(|trial| trial.rung).min();
-    let measured = finder.judged()?;
-    let Some(rung) = holding.or(finder.climb(&measured, &trained, (start, top)).next()) else { return Ok(None) };
+    let (measured, trained) = (finder.judged()?, finder.trained(training)?);
+    let climb = finder.climb(&measured, &trained, (start, top));
+    let Some(rung) = climb.next().or(climb.smallest_holding()) else { return Ok(None) };
     if measured.iter().all(|trial| trial.rung != rung) {
         finder.measure(rung, points, watch)?;
     }
     finder.choose_to_train(rung).map(Some)
 }
 
-/// Whether any plan is left to train after those that a document lists, without measuring anything.
+/// Whether another plan than the chosen one is to be trained after those that a document lists, without measuring anything.
 ///
 /// # Errors
 /// As [`find`].
-pub(crate) fn has_more_to_train(
-    search: &Search<'_>,
-    document: &PlanSearch,
-    training: &str,
-    compute: &Compute,
-) -> Result<bool> {
+pub(crate) fn goes_on(search: &Search<'_>, document: &PlanSearch, training: &str, compute: &Compute) -> Result<bool> {
     let request = super::make::measured_request(search.request, search.model.shape.layers)?;
     let finder = Finder::new(search, &request, compute, document.clone())?;
     let (measured, trained) = (finder.judged()?, finder.trained(training)?);
@@ -231,7 +225,10 @@ pub(crate) fn has_more_to_train(
         [EXPECTED_RECOVERY, 1.0].map(|times| match next(&finder.rungs, &measured, times * finder.limit.points, 0) {
             Next::Found { rung, .. } | Next::Try(rung) | Next::Nothing { nearest: rung } => rung,
         });
-    Ok(finder.climb(&measured, &trained, ends.into()).next().is_some())
+    let climb = finder.climb(&measured, &trained, ends.into());
+    let chosen = finder.document.plans.iter().zip(finder.places()?).find(|(plan, _)| plan.chosen);
+    let other = |&rung: &usize| chosen.is_none_or(|(_, place)| place != Some(rung));
+    Ok(climb.next().or(climb.smallest_holding().filter(other)).is_some())
 }
 
 /// A search in progress.
@@ -325,16 +322,17 @@ impl<'a> Finder<'a> {
         self.trials(|plan| Some(self.document.judged(plan.measured.as_ref()?)))
     }
 
-    /// The same of the plans that were trained in this way.
-    fn trained(&self, training: &str) -> Result<Vec<Trial>> {
-        self.trials(|plan| {
-            let trained = plan.trained.as_ref().filter(|trained| trained.training == training)?;
-            Some(self.document.judged(&trained.measured))
-        })
+    /// The plans that were trained in this way.
+    fn trained(&self, training: &str) -> Result<Vec<Trained>> {
+        let own =
+            |plan: &TriedPlan| plan.trained.as_ref().filter(|own| own.training == training).map(|own| own.measured);
+        let trials = self.trials(|plan| Some(self.document.judged(&own(plan)?)))?;
+        let uppers = self.trials(|plan| Some(own(plan)?.high))?;
+        Ok(trials.into_iter().zip(uppers).map(|(trial, upper)| Trained { trial, upper: upper.judged }).collect())
     }
 
-    fn climb<'b>(&'b self, measured: &'b [Trial], missed: &'b [Trial], (start, top): (usize, usize)) -> Climb<'b> {
-        Climb { rungs: &self.rungs, measured, missed, limit: self.limit.points, start, top }
+    fn climb<'b>(&'b self, measured: &'b [Trial], trained: &'b [Trained], (start, top): (usize, usize)) -> Climb<'b> {
+        Climb { rungs: &self.rungs, measured, trained, limit: self.limit.points, start, top }
     }
 
     /// The drop to expect of every sum of divergences, as far as plans were measured.
