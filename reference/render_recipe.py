@@ -188,7 +188,7 @@ def smallest_files():
     yield "## The smallest file within a drop\n"
     yield (
         "`qbert run --max-drop POINTS` on a fine-tuned checkpoint, with its defaults. **Drop** is the chosen plan's on the whole dev set, after training where it was trained, with the "
-        "interval that misses one case in twenty. **Time** is that of the whole command, with the number of threads; another experiment ran on the other core.\n"
+        "interval that misses one case in twenty. **Time** is that of the whole command, with the number of threads, while other experiments shared the two cores.\n"
     )
     yield "| model | task | full precision | limit | file, MB | drop | interval | plans measured | trained | time |\n|---|---|---:|---:|---:|---:|---|---:|---:|---|"
     for name, found in searches.items():
