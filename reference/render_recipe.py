@@ -243,7 +243,7 @@ def page():
 
 def readme_table(model):
     """The same rows for the README: a line per task, a column per width."""
-    widths = {SMALL_TABLE: "2/3 bits, words at 4", "q-bert:2/3": "2/3 bits", "q-bert:2": "2 bits"}
+    widths = {SMALL_TABLE: "2/3 bits, word table 4", "q-bert:2": "2 bits, word table 8"}
     papers = papers_changes()
     yield "| | full precision | " + " | ".join(f"{width} | paper" for width in widths.values()) + " |"
     yield "|---" * (2 + 2 * len(widths)) + "|"
