@@ -76,7 +76,7 @@ FINETUNE = {
 FIRST = {("gte-small", "mnli"): ["snli-subset/snli_train_subset.tsv"], ("minilm", "mnli"): ["snli-subset/snli_train_subset.tsv"]}
 # Samples for Ω, training examples in each, and random vectors for the trace. A pass over 12 layers takes four times as long.
 SAMPLES = {"minilm": ("10", "128", "4"), "gte-small": ("4", "64", "2")}
-# Tasks with longer sequences have no study of plans, so that their rows need Ω only, and smaller samples rank the layers.
+# Tasks with longer sequences are not part of the study of plans: their rows need Ω only, and smaller samples rank the layers.
 SAMPLES_FOR_ROWS = {"mnli": ("4", "32", "0"), "squad": ("2", "8", "0")}
 # Widths at which the divergence of every matrix is measured.
 MEASURED = {"minilm": "1,1.6,2,3,4,8", "gte-small": "2,3,4"}
@@ -201,8 +201,8 @@ def precision_jobs(place, task):
         yield Job(f"precision quantize {task} {precision}", root / f"{task}-{precision}-rows.done", command)
 
 
-# Distilled epochs and highest learning rate of the results that count. SQuAD has the fewest examples but for CoNLL-03, and needs
-# a second epoch at 2 bits.
+# Distilled epochs and highest learning rate of the results that count. SQuAD needs a second
+# epoch at 2 bits.
 HEADLINE = {"conll03": (3, "3e-4"), "sst2": (1, "1e-4"), "mnli": (1, "1.5e-4"), "squad": (2, "2e-4")}
 # The recipe of the headline rows: what the ablation finds best (docs/results/recipe.md).
 BEST = [*START, "--weight-ranges", "learn:10"]
